@@ -38,7 +38,7 @@ def main() -> None:
         print(f"widened by {widened(known):.2f}: {kept} of {len(known)} ends ({kept / len(known):.0%}), nominal 80 %")
         for (task, algorithm), (first, *others) in alike.items():
             told = forecast_run(first, widths_on(others, first, METRIC), METRIC)
-            said = told.why or f"a forecast; its intervals held {told.covered} of {told.tried} ends"
+            said = told.reason or f"a forecast; its intervals held {told.covered} of {told.tried} ends"
             print(f"{task}, {algorithm}, {len(others) + 1} runs: {said}", flush=True)
 
 

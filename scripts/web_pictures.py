@@ -25,7 +25,7 @@ from steadyrl.core.rundir import RunDir, read_lines
 from steadyrl.environments.browse.browser.find import find_chromium
 from steadyrl.environments.browse.browser.settings import BrowserSettings
 from steadyrl.show.web.app import create
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Folder, RunRef
 from steadyrl.show.web.serve import Guard, listen
 from steadyrl.show.web.studies_page import find_studies
 
@@ -43,7 +43,7 @@ class Shown:
     problem: tuple[str, str]
     episode: tuple[str, int, int]
     study: str
-    log: Place
+    log: RunRef
 
 
 def main() -> None:
@@ -64,36 +64,36 @@ def main() -> None:
 
 def choose(folder: Folder) -> Shown:
     """Return what a folder has to show; end with what it lacks."""
-    places = sorted((place for place in folder.places() if place.kind == "run"), key=lambda place: -_began(place))
-    plain = [place for place in places if not place.id.startswith("studies~")]
-    evaluated = [place for place in plain if RunDir(place.path).evaluation_file("after").is_file()]
+    refs = sorted((ref for ref in folder.runs() if ref.kind == "run"), key=lambda ref: -_began(ref))
+    plain = [ref for ref in refs if not ref.id.startswith("studies~")]
+    evaluated = [ref for ref in plain if RunDir(ref.path).evaluation_file("after").is_file()]
     evaluated.sort(key=_happened, reverse=True)  # the run in which most happened is shown
     pairs = [(a, b) for a in evaluated for b in evaluated if a != b and _task(a) == _task(b)]
-    tokens = next(((place, *found) for place in plain if (found := _with_tokens(RunDir(place.path)))), None)
-    episode = next(((place.id, *found) for place in plain if (found := _with_turns(RunDir(place.path)))), None)
+    tokens = next(((ref, *found) for ref in plain if (found := _with_tokens(RunDir(ref.path)))), None)
+    episode = next(((ref.id, *found) for ref in plain if (found := _with_turns(RunDir(ref.path)))), None)
     studies = [one for one in find_studies(folder) if (one.path / "report" / "summary.json").is_file()]
-    logs = [place for place in folder.places() if place.kind == "log"]
+    logs = [ref for ref in folder.runs() if ref.kind == "log"]
     lacks = {"two evaluated runs of one task": pairs, "token details": tokens, "a task of several turns": episode,
              "a study with a report": studies, "a log of another trainer": logs}  # fmt: skip
     if missing := [what for what, found in lacks.items() if not found]:
         sys.exit(f"'{folder.root}' lacks {', '.join(missing)}")
     assert tokens and episode, "it lacks nothing"
-    place, step, number = tokens
-    return Shown((pairs[0][0].id, pairs[0][1].id), (place.id, step, number), _often_drawn(places), episode,
+    ref, step, number = tokens
+    return Shown((pairs[0][0].id, pairs[0][1].id), (ref.id, step, number), _often_drawn(refs), episode,
                  studies[0].id, logs[0])  # fmt: skip
 
 
-def _began(place: Place) -> float:
-    return float(RunDir(place.path).info().get("started") or 0.0)
+def _began(ref: RunRef) -> float:
+    return float(RunDir(ref.path).info().get("started") or 0.0)
 
 
-def _happened(place: Place) -> int:
-    run = RunDir(place.path)
+def _happened(ref: RunRef) -> int:
+    run = RunDir(ref.path)
     return len(run.findings()) + len(run.actions())
 
 
-def _task(place: Place) -> object:
-    return RunDir(place.path).info().get("task")
+def _task(ref: RunRef) -> object:
+    return RunDir(ref.path).info().get("task")
 
 
 def _with_tokens(run: RunDir) -> tuple[int, int] | None:
@@ -107,12 +107,12 @@ def _with_tokens(run: RunDir) -> tuple[int, int] | None:
     return None
 
 
-def _often_drawn(places: Iterable[Place]) -> tuple[str, str]:
+def _often_drawn(refs: Iterable[RunRef]) -> tuple[str, str]:
     """Return the run and the problem that were recorded together at the most steps."""
     count: Counter[tuple[str, str]] = Counter()
-    for place in places:
-        for path in RunDir(place.path).rollouts_file(0).parent.glob("*.jsonl"):
-            count.update({(place.id, str(record["problem"])) for record in read_lines(path)})
+    for ref in refs:
+        for path in RunDir(ref.path).rollouts_file(0).parent.glob("*.jsonl"):
+            count.update({(ref.id, str(record["problem"])) for record in read_lines(path)})
     return count.most_common(1)[0][0]
 
 

@@ -35,14 +35,14 @@ class AtOnce:
     def __init__(self, size: int, setting: str, ran_out: Callable[[Exception], bool]):
         self.size, self._setting, self._ran_out = size, setting, ran_out
 
-    def fitting(self, work: Callable[[int], Result], most: int | None = None) -> Result:
+    def fitting(self, work: Callable[[int], Result], limit: int | None = None) -> Result:
         """Do some work of a size, at most what there is to do, and again with half where memory runs out.
 
         Raises:
             ModelError: Not even one at a time fits.
         """
         while True:
-            size = self.size if most is None else min(self.size, most)
+            size = self.size if limit is None else min(self.size, limit)
             try:
                 return work(size)
             except (RuntimeError, MemoryError) as error:
@@ -58,13 +58,13 @@ class AtOnce:
                 "memory ran out with %s = %d; going on with %d, which changes no result", self._setting, size, self.size
             )
 
-    def each(
-        self, order: Sequence[int], work: Callable[[Sequence[int]], Sequence[Result]], counted: str
+    def map_batches(
+        self, order: Sequence[int], work: Callable[[Sequence[int]], Sequence[Result]], noun: str
     ) -> list[Result]:
-        """Do some work for items in an order, as many at once as fit; return what came of each, by number."""
-        done: dict[int, Result] = {}
+        """Do some work for all items, in an order and as many at once as fit; return the results by index."""
+        done: dict[int, Result] = {}  # by index
         while len(done) < len(order):
             results = self.fitting(lambda size: work(order[len(done) : len(done) + size]), len(order) - len(done))
             done.update(zip(order[len(done) :], results, strict=False))
-            tell(counted, len(done), len(order))
-        return [done[number] for number in range(len(order))]
+            tell(noun, len(done), len(order))
+        return [done[index] for index in range(len(order))]

@@ -27,7 +27,7 @@ class StopStrings:
         self._texts, self._decode = texts, decode
         self.reach = max(len(text.encode()) for text in texts) + SPARE
 
-    def ended(self, drawn: Iterable[np.ndarray]) -> list[bool]:
+    def ended(self, sequences: Iterable[np.ndarray]) -> list[bool]:
         """Return which texts hold one of the strings, of each text by the last ``reach`` ids so far."""
-        texts = [self._decode(ids) for ids in drawn]
+        texts = [self._decode(ids) for ids in sequences]
         return [any(stop in text for stop in self._texts) for text in texts]

@@ -33,6 +33,7 @@ class Tensor:
         self.data = np.asarray(data, np.float64)
         self._parents = tuple(edge for edge in parents if not edge[0].constant)
         self.constant = constant or len(parents) > len(self._parents) == 0
+        # A leaf that no loss reaches keeps a gradient of its shape; inner nodes get theirs by the first addition.
         self.grad = np.zeros(() if self._parents or self.constant else self.data.shape)
 
     def backward(self) -> None:

@@ -63,7 +63,7 @@ class CallFormat:
 
 
 def _find_hermes(text: str, tools: Tools) -> TextCalls:
-    read = TextCalls(_HERMES_CALL.sub("", text).strip())
+    parsed = TextCalls(_HERMES_CALL.sub("", text).strip())
     for body, close in _HERMES_CALL.findall(text):
         try:
             call = json.loads(body)
@@ -74,49 +74,50 @@ def _find_hermes(text: str, tools: Tools) -> TextCalls:
             if not isinstance(call.get("arguments", {}), dict):
                 raise ValueError("the arguments are no object")
         except (ValueError, RecursionError) as error:  # JSON's own error is a ValueError
-            read.invalid.append((body.strip(), f"it is no JSON object of a call: {error}"))
+            parsed.invalid.append((body.strip(), f"it is no JSON object of a call: {error}"))
         else:
-            read.calls.append((call["name"], call.get("arguments", {})))
-    return read
+            parsed.calls.append((call["name"], call.get("arguments", {})))
+    return parsed
 
 
 def _find_python(text: str, tools: Tools) -> TextCalls:
     parameters = {tool["function"]["name"]: list(_properties(tool)) for tool in tools}
-    read = TextCalls(_PYTHON_CALL.sub("", text).strip())
-    for name, inside in _PYTHON_CALL.findall(text):
+    parsed = TextCalls(_PYTHON_CALL.sub("", text).strip())
+    for name, argument_text in _PYTHON_CALL.findall(text):
         try:
-            read.calls.append((name, _python_arguments(inside, parameters[name]) if name in parameters else {}))
+            arguments = _python_arguments(argument_text, parameters[name]) if name in parameters else {}
+            parsed.calls.append((name, arguments))
         except ValueError as error:
-            read.invalid.append((f"{name}({inside})", str(error)))
-    for line in read.content.splitlines():
-        if (begun := line.strip().partition("(")[0]) in parameters and "(" in line:
-            read.invalid.append((line.strip(), f"the call of {begun} is not closed by ')' at the end of the line"))
-    return read
+            parsed.invalid.append((f"{name}({argument_text})", str(error)))
+    for line in parsed.content.splitlines():
+        if (name := line.strip().partition("(")[0]) in parameters and "(" in line:
+            parsed.invalid.append((line.strip(), f"the call of {name} is not closed by ')' at the end of the line"))
+    return parsed
 
 
-def _python_arguments(inside: str, parameters: Sequence[str]) -> dict[str, Any]:
+def _python_arguments(argument_text: str, parameters: Sequence[str]) -> dict[str, Any]:
     """Read arguments: Python's literals, and everything else as the text that it is."""
-    if not inside.strip():
+    if not argument_text.strip():
         return {}
     try:
-        call = ast.parse(f"f({inside})", mode="eval").body
+        call = ast.parse(f"f({argument_text})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if len(parameters) == 1:  # words without quotes
-            return {parameters[0]: inside.strip()}
+            return {parameters[0]: argument_text.strip()}
         raise ValueError("its arguments are no values of Python, such as 3 or 'a text'") from error
     assert isinstance(call, ast.Call)
     if len(call.args) > len(parameters):
         raise ValueError(f"it has {len(call.args)} arguments, expected at most {len(parameters)}")
-    named = [(name, value) for name, value in zip(parameters, call.args, strict=False)]
-    named += [(keyword.arg or "**", keyword.value) for keyword in call.keywords]
+    values_by_name = [(name, value) for name, value in zip(parameters, call.args, strict=False)]
+    values_by_name += [(keyword.arg or "**", keyword.value) for keyword in call.keywords]
 
     def value_of(node: ast.expr) -> Any:
         try:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            return ast.get_source_segment(f"f({inside})", node)
+            return ast.get_source_segment(f"f({argument_text})", node)
 
-    return {name: value_of(node) for name, node in named}
+    return {name: value_of(node) for name, node in values_by_name}
 
 
 def _properties(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -177,18 +178,18 @@ class TextChat:
 
     def encode_prompt(self, messages: Sequence[Message]) -> np.ndarray:
         """See Chat."""
-        written = [self._written(message) for message in messages]
+        plain_messages = [self._with_calls_as_text(message) for message in messages]
         if self._encode is None or not self._tools:
-            return self._tokenizer.encode_prompt(written)
-        return self._encode(written, self._format.describe(self._tools))
+            return self._tokenizer.encode_prompt(plain_messages)
+        return self._encode(plain_messages, self._format.describe(self._tools))
 
     def encode_reply(self, message: Message, after: str) -> np.ndarray:
         """See Chat."""
-        return self._tokenizer.encode_answer(self._written(message)["content"], after)
+        return self._tokenizer.encode_answer(self._with_calls_as_text(message)["content"], after)
 
     def encode_between(self, before: np.ndarray, turn: np.ndarray, messages: Sequence[Message]) -> np.ndarray | None:
         """See Chat. All messages become one of the user's, for templates of texts want roles in turns."""
-        text = "\n".join(self._written(message)["content"] for message in messages)
+        text = "\n".join(self._with_calls_as_text(message)["content"] for message in messages)
         return self._tokenizer.encode_turn(text, bool(np.isin(turn[-1:], self._tokenizer.end_ids).any()))
 
     def parse(self, before: np.ndarray, turn: np.ndarray, stop: Sequence[str]) -> Reply:
@@ -196,10 +197,10 @@ class TextChat:
         text = until_stop(self._decode(turn), stop)
         if not self._tools:
             return Reply(text, {"role": "assistant", "content": text})
-        read = self._format.find(text, self._tools)
-        return Reply(text, assistant_message(read.content, read.calls, read.invalid, len(before)))
+        parsed = self._format.find(text, self._tools)
+        return Reply(text, assistant_message(parsed.content, parsed.calls, parsed.invalid, len(before)))
 
-    def _written(self, message: Message) -> Message:
+    def _with_calls_as_text(self, message: Message) -> Message:
         """Return a message whose calls, or whose result of a call, are text."""
         if message["role"] == "tool":
             return {"role": "user", "content": self._format.result(message["content"])}
@@ -214,7 +215,7 @@ def assistant_message(
     content: str,
     calls: Sequence[tuple[str, Mapping[str, Any]]],
     invalid: Sequence[tuple[str, str]],
-    place: int,
+    position: int,
     reasoning: str = "",
 ) -> Message:
     """Return an assistant's message.
@@ -223,7 +224,7 @@ def assistant_message(
         content: What it says beside calls and reasoning.
         calls: Name and arguments of each.
         invalid: Text of what was meant as a call, and what is wrong with it.
-        place: Number of tokens before the turn, which tells the ids of its calls from those of other turns.
+        position: Number of tokens before the turn, which tells the ids of its calls from those of other turns.
         reasoning: What stands in the marks of reasoning.
     """
     message: dict[str, Any] = {"role": "assistant", "content": content}
@@ -232,7 +233,7 @@ def assistant_message(
     if calls:
         message["tool_calls"] = [
             {
-                "id": f"functions.{name}:{place + number}",  # the form of Kimi, which reads the name out of it
+                "id": f"functions.{name}:{position + number}",  # the form of Kimi, which reads the name out of it
                 "type": "function",
                 "function": {"name": name, "arguments": dict(arguments)},
             }

@@ -68,10 +68,10 @@ class CharTokenizer:
         return "".join(self.characters[i] for i in ids if i < len(self.characters))
 
 
-class _Next(NamedTuple):
+class _NextToken(NamedTuple):
     """What may follow a token."""
 
-    reached: list[float]  # [V] sum of the probabilities up to and with each token
+    cumulative: list[float]  # [V] sum of the probabilities up to and with each token
     total: float  # of all probabilities, 1 up to rounding
     logprobs: list[float]  # [V] as the setting ``sampling.logprobs`` wants them
     kept_ids: np.ndarray  # ids that truncation kept, ascending
@@ -104,24 +104,24 @@ class ToyBackend:
         """See Backend."""
         table = self.parameters["logits"]
         keep = np.stack([truncation(logits, sampling) for logits in table / sampling.temperature])  # [V, V]
-        before = np.arange(len(table))
-        drawn = self._logp(table, before, replace(sampling, logprobs="sampled"), keep)
-        logprobs = drawn if sampling.logprobs == "sampled" else self._logp(table, before, sampling, keep)
-        p = np.exp(drawn)
+        tokens = np.arange(len(table))
+        sampled_logp = self._logp(table, tokens, replace(sampling, logprobs="sampled"), keep)
+        logprobs = sampled_logp if sampling.logprobs == "sampled" else self._logp(table, tokens, sampling, keep)
+        p = np.exp(sampled_logp)
         kept_ids = [np.flatnonzero(row).astype(np.int32) for row in keep]
-        following = list(map(_Next, p.cumsum(axis=1).tolist(), p.sum(axis=1).tolist(), logprobs.tolist(), kept_ids))
-        return [self._complete(prompt, sampling, seed, following) for prompt, seed in zip(prompts, seeds, strict=True)]
+        choices = list(map(_NextToken, p.cumsum(axis=1).tolist(), p.sum(axis=1).tolist(), logprobs.tolist(), kept_ids))
+        return [self._complete(prompt, sampling, seed, choices) for prompt, seed in zip(prompts, seeds, strict=True)]
 
-    def _complete(self, prompt: np.ndarray, sampling: Sampling, seed: int, following: Sequence[_Next]) -> Completion:
+    def _complete(self, prompt: np.ndarray, sampling: Sampling, seed: int, choices: Sequence[_NextToken]) -> Completion:
         # Lists and numbers of Python: a call of NumPy for each token would take most of the time of a step.
         uniform = np.random.default_rng(seed).random(sampling.max_new_tokens).tolist()
         previous, ids, logprobs, kept_ids = int(prompt[-1]), [], [], []
         for u in uniform:
-            distribution = following[previous]
-            previous = min(bisect_right(distribution.reached, u * distribution.total), int(distribution.kept_ids[-1]))
+            choice = choices[previous]
+            previous = min(bisect_right(choice.cumulative, u * choice.total), int(choice.kept_ids[-1]))
             ids.append(previous)
-            logprobs.append(distribution.logprobs[previous])
-            kept_ids.append(distribution.kept_ids)
+            logprobs.append(choice.logprobs[previous])
+            kept_ids.append(choice.kept_ids)
             text = self.tokenizer.decode(np.array(ids)) if sampling.stop else ""
             ended = previous == self.tokenizer.end_id or any(stop in text for stop in sampling.stop)
             if ended:
@@ -137,27 +137,27 @@ class ToyBackend:
         """See Backend."""
         previous, keep = self._contexts(batch, sampling)
         mask, chosen = batch.completion_mask, batch.tokens[batch.completion_mask]
-        at = np.arange(len(chosen))
+        rows = np.arange(len(chosen))
         logp = self._logp(self.parameters["logits"], previous, sampling, keep)  # [N, V]
         ref = self._logp(self._reference, previous, sampling, keep)
         p = np.exp(logp)
         with np.errstate(invalid="ignore"):  # cut tokens: 0 * (-inf) is 0 here
             scores = {
-                "logprobs": logp[at, chosen],
+                "logprobs": logp[rows, chosen],
                 "entropy": -np.where(p > 0, p * logp, 0.0).sum(axis=1),
                 "values": self.parameters["values"][previous] if "values" in needs else None,
-                "ref_logprobs": ref[at, chosen] if "ref_logprobs" in needs else None,
+                "ref_logprobs": ref[rows, chosen] if "ref_logprobs" in needs else None,
                 "kl_ref_exact": np.where(p > 0, p * (logp - ref), 0.0).sum(axis=1) if "ref_logprobs" in needs else None,
             }
             if "ref_logprobs" in needs and sampling.truncates and sampling.logprobs == "sampled":
                 full_ref = self._logp(self._reference, previous, sampling, np.ones_like(keep))
                 scores["kl_ref_full"] = np.where(p > 0, p * (logp - full_ref), 0.0).sum(axis=1)
-        return TokenScores(**{name: None if x is None else _spread(x, mask) for name, x in scores.items()})
+        return TokenScores(**{name: None if x is None else _scatter(x, mask) for name, x in scores.items()})
 
     def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
         gradients, stats = self.gradients(batch, update)
-        stats = stats | self._along_momentum(gradients)
+        stats = stats | self._momentum_cosine(gradients)
         norm = self._adam(gradients, update.learning_rate, update.max_grad_norm)
         return stats | {"grad_norm": (norm, 1.0)}
 
@@ -179,9 +179,9 @@ class ToyBackend:
         p = np.exp(logp)
         plogp = np.where(p > 0, p * np.where(p > 0, logp, 0.0), 0.0)
         entropy = -plogp.sum(axis=1)
-        new_logprobs = tape.Tensor(_spread(logp[np.arange(len(chosen)), chosen], mask))
-        new_entropy = tape.Tensor(_spread(entropy, mask))
-        new_values = tape.Tensor(_spread(self.parameters["values"][previous], mask))
+        new_logprobs = tape.Tensor(_scatter(logp[np.arange(len(chosen)), chosen], mask))
+        new_entropy = tape.Tensor(_scatter(entropy, mask))
+        new_values = tape.Tensor(_scatter(self.parameters["values"][previous], mask))
         new = TokenScores(logprobs=new_logprobs, entropy=new_entropy, values=new_values)
         total, sums = update.loss(tape, new, loss_arrays(batch), loss_count(batch))
         total.backward()
@@ -226,7 +226,7 @@ class ToyBackend:
         keep = np.ones((len(rows), self.tokenizer.size), bool)
         if batch.kept is not None and sampling.logprobs == "sampled":
             lengths = batch.kept.lengths[rows, columns]
-            keep[lengths > 0] = False
+            keep[lengths > 0] = False  # where no ids are recorded nothing was cut
             keep[np.repeat(np.arange(len(rows)), lengths), batch.kept.ids] = True
         return batch.tokens[rows, columns - 1], keep
 
@@ -238,7 +238,7 @@ class ToyBackend:
         logp: np.ndarray = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         return logp
 
-    def _along_momentum(self, gradients: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    def _momentum_cosine(self, gradients: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
         """Return the cosine of gradients with Adam's mean of those before them, as a statistic; empty without one."""
         new = np.concatenate([gradient.ravel() for gradient in gradients.values()])
         mean = np.concatenate([self._moments[f"m.{name}"].ravel() for name in gradients])
@@ -278,12 +278,13 @@ def truncation(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if sampling.top_p < 1.0:
         p = np.where(keep, np.exp(logits - logits.max()), 0.0)
         order = np.argsort(-p, kind="stable")
-        before = np.cumsum(p[order] / p.sum()) - p[order] / p.sum()
-        keep[order[before >= sampling.top_p]] = False
+        shares = p[order] / p.sum()
+        mass_before = np.cumsum(shares) - shares
+        keep[order[mass_before >= sampling.top_p]] = False
     return keep
 
 
-def _spread(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _scatter(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     full = np.zeros(mask.shape)
     full[mask] = values
     return full

@@ -31,7 +31,7 @@ def forecast_command(
     if outlook.tried:
         print(f"intervals of {100 * NOMINAL:.0f} % held the end of {outlook.covered} of {outlook.tried} finished runs")
     if outlook.forecast is None:
-        print(f"no forecast of {outlook.metric}: {outlook.why}")
+        print(f"no forecast of {outlook.metric}: {outlook.reason}")
         return
     print(f"{outlook.metric}: {outlook.forecast}")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from steadyrl.cli.terminal import note
-from steadyrl.core.counting.interrupts import answered, is_at_once
+from steadyrl.core.counting.interrupts import handling_signals, is_at_once
 
 
 class Interrupts:
@@ -48,7 +48,7 @@ def interruptible() -> Iterator[Interrupts]:
     """
     interrupts = Interrupts()
     try:
-        with answered(interrupts.handle):
+        with handling_signals(interrupts.handle):
             yield interrupts
     except KeyboardInterrupt:
         note("stopped")

@@ -28,7 +28,7 @@ def runs_command(
 
     The verdict says whether the held-out score rose for certain, and names the doctor's findings.
     """
-    rows = sorted(map(row, Folder(folder).places()), key=lambda run: run.time or 0.0, reverse=True)
+    rows = sorted(map(row, Folder(folder).runs()), key=lambda run: run.time or 0.0, reverse=True)
     records = list(map(run_record, rows))
     if as_json:
         print(json.dumps(records, indent=2))
@@ -66,7 +66,7 @@ def run_record(row: Row) -> dict[str, Any]:
     health = f"{row.verdict or row.finding.severity}: {row.finding.check}" if row.finding else row.verdict
     words = ("" if row.status in _FINISHED else row.status, row.change, health)
     return {
-        "name": row.place.name,
+        "name": row.ref.name,
         "task": row.task or None,
         "model": row.model or None,
         "steps_done": row.step,
@@ -83,9 +83,9 @@ def _scores(row: Row) -> tuple[float | None, float | None]:
     """Return the held-out scores before and after training: those of the report, else of the run's evaluations."""
     if row.heldout is not None and row.heldout.change is not None:
         return row.heldout.score - row.heldout.change, row.heldout.score
-    run = RunDir(row.place.path)
+    run = RunDir(row.ref.path)
     try:
-        before, after = (read_evaluation(run.evaluation_file(name)).of(run.deploy) for name in ("before", "after"))
+        before, after = (read_evaluation(run.evaluation_file(name)).get(run.deploy) for name in ("before", "after"))
     except RunError:  # a damaged file must not hide the other runs; their scores are unknown
         before, after = {}, {}
     compared = change(metric_samples(before), metric_samples(after) if after else None)

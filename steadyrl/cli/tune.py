@@ -14,7 +14,7 @@ from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
 from steadyrl.lab.jobs import Event, Follow, awaited
-from steadyrl.lab.tune.tune import Options, require_searchable, tune, tune_together
+from steadyrl.lab.tune.tune import Options, require_searchable, tune, tune_in_processes
 from steadyrl.show.page import terminal
 
 
@@ -56,7 +56,7 @@ def tune_command(
         else:
             words = ["tune", *words, "--folder", str(folder), "--samples", str(budget), "--seeds", str(seeds)]
             words += [word for bounds in also or [] for word in ("--also", bounds)]
-            result = tune_together(job_launcher, processes, words, folder, follow)
+            result = tune_in_processes(job_launcher, processes, words, folder, follow)
     if result is None:
         note("stopped; go on with the same command")
         raise typer.Exit(130)

@@ -39,43 +39,43 @@ def open_algorithm(name: str, args: Any) -> Algorithm:
         MissingExtraError: It needs a package that is not installed.
     """
     algorithm = plugins.make("algorithm", name, args)
-    what = f"the algorithm '{name:.120}'"
+    subject = f"the algorithm '{name:.120}'"
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(
-            f"{what}: 'build' returns {type(algorithm).__name__}; expected steadyrl.core.protocols.Algorithm"
+            f"{subject}: 'build' returns {type(algorithm).__name__}; expected steadyrl.core.protocols.Algorithm"
         )
     if unknown := sorted(map(str, set(algorithm.needs) - NEEDS)):
-        raise ConfigError(f"{what}: nothing supplies its needs {unknown}; expected a subset of {sorted(NEEDS)}")
-    for name_of_number, number in algorithm.state.items():
+        raise ConfigError(f"{subject}: nothing supplies its needs {unknown}; expected a subset of {sorted(NEEDS)}")
+    for key, number in algorithm.state.items():
         if isinstance(number, bool) or not isinstance(number, int | float | np.number) or not np.isfinite(number):
-            raise ConfigError(f"{what}: state['{name_of_number}'] is {number!r:.80}; expected a finite number")
+            raise ConfigError(f"{subject}: state['{key}'] is {number!r:.80}; expected a finite number")
     for function, arguments in _ARGUMENTS.items():
         if not takes(getattr(algorithm, function), len(arguments)):
-            raise ConfigError(f"{what}: '{function}' cannot be called as {function}({', '.join(arguments)})")
-    return replace(  # partials of functions of a module: a loss is sent to the other ranks of several GPUs
+            raise ConfigError(f"{subject}: '{function}' cannot be called as {function}({', '.join(arguments)})")
+    # Partials of a module's functions, which pickle finds: a loss is sent to the other ranks of several GPUs.
+    return replace(
         algorithm,
-        select=partial(_called, f"{what}: 'select'", algorithm.select, _not_selected),
-        prepare=partial(_called, f"{what}: 'prepare'", algorithm.prepare, _not_prepared),
-        loss=partial(_called, f"{what}: 'loss'", algorithm.loss, _no_loss),
-        adapt=partial(_called, f"{what}: 'adapt'", algorithm.adapt, _no_numbers),
+        select=partial(_checked_call, f"{subject}: 'select'", algorithm.select, _select_fault),
+        prepare=partial(_checked_call, f"{subject}: 'prepare'", algorithm.prepare, _prepare_fault),
+        loss=partial(_checked_call, f"{subject}: 'loss'", algorithm.loss, _loss_fault),
+        adapt=partial(_checked_call, f"{subject}: 'adapt'", algorithm.adapt, _adapt_fault),
     )
 
 
-def _called(what: str, function: Callable[..., Any], lack: Callable[..., str], *arguments: Any) -> Any:
-    """Return what a function returns; refuse (ConfigError) what ``lack`` of it and the first argument has a word on."""
+def _checked_call(subject: str, function: Callable[..., Any], fault_of: Callable[..., str], *arguments: Any) -> Any:
     result = function(*arguments)
-    if fault := lack(result, arguments[0]):
-        raise ConfigError(f"{what} returns {fault}")
+    if fault := fault_of(result, arguments[0]):  # "" where nothing is wrong
+        raise ConfigError(f"{subject} returns {fault}")
     return result
 
 
-def _not_selected(groups: Any, _: Sequence[Group]) -> str:
+def _select_fault(groups: Any, _: Sequence[Group]) -> str:
     if isinstance(groups, list) and all(isinstance(group, Group) for group in groups):
         return ""
     return f"{_kind(groups)}; expected a list of groups"
 
 
-def _not_prepared(prepared: Any, batch: Batch) -> str:
+def _prepare_fault(prepared: Any, batch: Batch) -> str:
     if not isinstance(prepared, Batch):
         return f"{_kind(prepared)}; expected the batch, as dataclasses.replace(batch, advantages=...) gives it"
     arrays = {"returns": prepared.returns, "weights": prepared.weights, **prepared.measured}
@@ -93,17 +93,18 @@ def _not_prepared(prepared: Any, batch: Batch) -> str:
     return ""
 
 
-def _no_loss(result: Any, _: Any) -> str:
+def _loss_fault(result: Any, _: Any) -> str:
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         return f"{_kind(result)}; expected the loss, and a dict of sums by the names of their metrics"
-    loss = getattr(result[0], "data", result[0])  # of the toy backend's tape; an array of torch has itself there
+    # The toy backend's tape has an array under "data", and a tensor of torch has itself there.
+    loss = getattr(result[0], "data", result[0])
     if (shape := getattr(loss, "shape", None)) is not None and tuple(shape) == ():
         return ""
-    what = _kind(result[0]) if shape is None else f"a matrix of the shape {tuple(shape)}"
-    return f"{what} as the loss; expected one number made of new.logprobs: the sum over the mask, divided by count"
+    received = _kind(result[0]) if shape is None else f"a matrix of the shape {tuple(shape)}"
+    return f"{received} as the loss; expected one number made of new.logprobs: the sum over the mask, divided by count"
 
 
-def _no_numbers(numbers: Any, _: Any) -> str:
+def _adapt_fault(numbers: Any, _: Any) -> str:
     if isinstance(numbers, Mapping) and all(
         isinstance(number, int | float | np.number) and np.isfinite(number) for number in numbers.values()
     ):
@@ -112,5 +113,5 @@ def _no_numbers(numbers: Any, _: Any) -> str:
     return f"{got}; expected a dict of finite numbers, those of the next step"
 
 
-def _kind(thing: Any) -> str:
-    return "None" if thing is None else f"the type {type(thing).__name__}"
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"the type {type(value).__name__}"

@@ -43,28 +43,29 @@ def checked(function: Checked) -> Checked:
                 setattr(function, name, checked(member))
         return function
     names = tuple(inspect.signature(function).parameters)
-    # Not before the first call, when the modules of all annotations are there.
+    # Not before the first call: an annotation may name a module that is still being imported here.
     kinds_by_name = cache(lambda: {name: _kinds(hint) for name, hint in get_type_hints(function).items()})
 
     @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def checked_call(*arguments: Any, **keywords: Any) -> Any:
         # Of a missing argument, or one too many, Python speaks better.
         for name, value in (*zip(names, arguments, strict=False), *keywords.items()):
             kinds = kinds_by_name().get(name, (object,))
             is_empty_path = isinstance(value, str) and not value and {Path, PathLike}.intersection(kinds)
-            if (type(value) in kinds or any(_is(value, kind) for kind in kinds)) and not is_empty_path:
+            # The exact type comes first, since it settles nearly every call: isinstance of an abstract class is slow.
+            if (type(value) in kinds or any(_is_of_kind(value, kind) for kind in kinds)) and not is_empty_path:
                 continue
-            *words, last = dict.fromkeys(_word(kind) for kind in kinds)
+            *words, last = dict.fromkeys(_kind_name(kind) for kind in kinds)
             expected = f"{', '.join(words)} or {last}" if words else last
             got = f"{' '.join(reprlib.repr(value).split())} ({type(value).__name__})"
-            place = f"{function.__module__}.{function.__qualname__.removesuffix('.__init__')}"
-            raise ConfigError(f"{name}: got {got}; expected {expected}; in Python help('{place}') says more")
+            documented_name = f"{function.__module__}.{function.__qualname__.removesuffix('.__init__')}"
+            raise ConfigError(f"{name}: got {got}; expected {expected}; in Python help('{documented_name}') says more")
         return function(*arguments, **keywords)
 
-    return call  # type: ignore[return-value]  # it is called as the function is
+    return checked_call  # type: ignore[return-value]  # it is called as the function is
 
 
-def gives_none(function: Any) -> bool:
+def gives_no_value(function: Any) -> bool:
     """Return whether a call gives a generator or a coroutine in the place of a value."""
     return inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
 
@@ -89,15 +90,15 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     return (get_origin(hint) or hint,)
 
 
-def _is(value: object, kind: Any) -> bool:
+def _is_of_kind(value: object, kind: Any) -> bool:
     if get_origin(kind) is Callable:
-        return callable(value) and not gives_none(value) and takes(value, len(get_args(kind)[0]))
+        return callable(value) and not gives_no_value(value) and takes(value, len(get_args(kind)[0]))
     # To Python True is a number, and a text a list of its letters.
     passes_for = {int: bool, float: bool, Sequence: str, tuple: str}.get(kind, ())
     return isinstance(value, _KINDS.get(kind, (kind,))[0]) and not isinstance(value, passes_for)
 
 
-def _word(kind: Any) -> str:
+def _kind_name(kind: Any) -> str:
     if get_origin(kind) is Callable:
         return f"a function of {counted(len(get_args(kind)[0]), 'argument')}"
     return _KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}"

@@ -56,6 +56,9 @@ _TOO_DEEP = (
 )
 LARGEST = 1e9  # of a setting without a bound of its own
 
+# By section: the setting that names its plug-in, which has settings of its own.
+PLUGIN_NAMES = {"algorithm": "name", "task": "name", "backend": "name", "curriculum": "name", "sampler": "engine"}
+
 SectionType = TypeVar("SectionType", bound=BaseModel)
 # A text, a list of texts, or values by nested or dotted keys; see ``override_texts``.
 Overrides = str | Sequence[str] | Mapping[str, Any]
@@ -78,7 +81,7 @@ def load(path: Path | str, overrides: Overrides = ()) -> Config:
     return resolve(data, overrides)
 
 
-def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
+def read_toml(path: Path, kind: str, advice: str) -> dict[str, Any]:
     """Return what a TOML file says; ``advice`` of an error says where to find one.
 
     Raises:
@@ -94,13 +97,13 @@ def read_toml(path: Path, what: str, advice: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except FileNotFoundError as error:
         advice = "name it first, and settings behind it" if "=" in str(path) else advice
-        raise ConfigError(f"there is no {what} file '{path}'; expected a TOML file: {advice}") from error
+        raise ConfigError(f"there is no {kind} file '{path}'; expected a TOML file: {advice}") from error
     except IsADirectoryError as error:
         resume = f"; it is a run directory, and `{shell_command('train', '--resume', path)}` goes on with it"
         hint = resume if (path / "run.json").is_file() else ""
         raise ConfigError(f"'{path}' is a folder; expected a TOML file{hint}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the {what} file '{path}': {error}; expected a TOML file") from error
+        raise ConfigError(f"cannot read the {kind} file '{path}': {error}; expected a TOML file") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}{_toml_hint(path, text)}") from error
     except RecursionError as error:
@@ -136,12 +139,12 @@ def override_texts(overrides: Overrides) -> list[str]:
     return list(overrides)
 
 
-def _dotted(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+def _dotted(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _dotted(value, f"{before}{key}.")
+            yield from _dotted(value, f"{prefix}{key}.")
         else:
-            yield f"{before}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
@@ -158,7 +161,7 @@ def to_toml(settings: Mapping[str, Any], section: tuple[str, ...] = ()) -> str:
     return "\n".join(filter(None, ["".join(lines), *tables]))
 
 
-def toml_value(value: Any, place: str) -> str:
+def toml_value(value: Any, setting: str) -> str:
     """Return a text, a path, a number (NumPy's too), or a list or table of such as TOML writes it.
 
     Raises:
@@ -169,12 +172,12 @@ def toml_value(value: Any, place: str) -> str:
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(toml_value(item, place) for item in value)}]"
+        return f"[{', '.join(toml_value(item, setting) for item in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_toml_key(key)} = {toml_value(item, place)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{_toml_key(key)} = {toml_value(item, setting)}' for key, item in value.items())}}}"
     if isinstance(value, np.generic):
-        return toml_value(value.item(), place)
-    raise ConfigError(f"{place}: got {value!r:.100}; expected a text, a number, true or false, or a list of these")
+        return toml_value(value.item(), setting)
+    raise ConfigError(f"{setting}: got {value!r:.100}; expected a text, a number, true or false, or a list of these")
 
 
 def _toml_key(key: str) -> str:
@@ -189,7 +192,7 @@ def merge(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """
     if too_deep(data):
         raise ConfigError(f"the config: {_TOO_DEEP}")
-    merged = _copy(data)
+    merged: dict[str, Any] = _plain(data)
     for override in override_texts(overrides):
         _apply(merged, override)
     return merged
@@ -201,20 +204,20 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
     merged = merge(data, overrides)
     if too_deep(merged):
         raise ConfigError(f"the overrides: {_TOO_DEEP}")
-    if places := list(dict.fromkeys(_keys_in(merged, ()))):
+    if secret_settings := list(dict.fromkeys(_secret_settings(merged, ()))):
         raise ConfigError(
-            f"{', '.join(places)}: holds a key, a password or what looks like one, and settings are written into every "
-            "run; put it into an environment variable and remove it here"
+            f"{', '.join(secret_settings)}: holds a key, a password or what looks like one, and settings are written "
+            "into every run; put it into an environment variable and remove it here"
         )
     config = validate(Config, merged, "")
-    problems = list(_problems(config, overrides))
+    problems = list(_cross_section_problems(config, overrides))
     changed: dict[str, Any] = {}
     for kind in ("rewards", "task", "algorithm", "curriculum", "sampler", "backend"):
         try:
             if kind == "rewards":
-                changed[kind] = {name: _own_reward(name, entry) for name, entry in config.rewards.items()}
+                changed[kind] = {name: _validated_reward(name, value) for name, value in config.rewards.items()}
             else:
-                changed[kind] = _own_args(config, kind)
+                changed[kind] = _with_plugin_settings(config, kind)
         except ConfigError as error:
             problems.append(str(error))
     config = config.model_copy(update=changed)
@@ -223,7 +226,7 @@ def resolve(data: Mapping[str, Any], overrides: Overrides = ()) -> Config:
             "rewards: every weight is 0 or none is given; expected at least one, as in retrieval = 1.0 for searches, "
             'or "my_rewards:brevity" = 1.0 for a function of your own'
         )
-    if not problems:
+    if not problems:  # these checks read settings of plug-ins, which are valid only now
         problems = [*_autopilot_problems(config), *_plugin_problems(config)]
     if problems:
         raise ConfigError("; ".join(problems))
@@ -239,39 +242,39 @@ def of_run(run: RunDir, overrides: Overrides = ()) -> Config:
     return resolve(run.resolved(), overrides) if overrides else config
 
 
-def _keys_in(value: object, path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the places of what may be a key, before any error could show it; a name that may be one is left out."""
+def _secret_settings(value: object, keys: tuple[str, ...]) -> Iterator[str]:
+    """Yield the settings that may hold a key, before any error could show it; ``keys`` lead to ``value``."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if without_keys(str(name), named=False) != str(name):
-                yield ".".join(path) or "the config"
+            if without_keys(str(name), named=False) != str(name):  # the name itself may be a key, and is left out
+                yield ".".join(keys) or "the config"
             else:
-                yield from _keys_in(inner, (*path, str(name)))
+                yield from _secret_settings(inner, (*keys, str(name)))
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _keys_in(inner, path)
-    elif isinstance(value, str) and (_looks_secret(value, path) or without_keys(value, named=False) != value):
-        yield ".".join(path)
+            yield from _secret_settings(inner, keys)
+    elif isinstance(value, str) and (_looks_secret(value, keys) or without_keys(value, named=False) != value):
+        yield ".".join(keys)
 
 
-def _looks_secret(text: str, path: tuple[str, ...]) -> bool:
+def _looks_secret(text: str, keys: tuple[str, ...]) -> bool:
     """Say whether a text is a key by its place: its name, a header's value, or an address's part that nobody chose."""
-    named = f"{path[-1] if path else ''}={text}"
-    if without_keys(named) != named:
+    assignment = f"{keys[-1] if keys else ''}={text}"
+    if without_keys(assignment) != assignment:
         return True
-    in_headers = any(name.lower().endswith("headers") for name in path)
+    in_headers = any(name.lower().endswith("headers") for name in keys)
     if _HEADER.fullmatch(text) or (in_headers and _OPAQUE.fullmatch(text)):
         return True
-    scheme, sign, address = text.partition("://")
-    if not sign or not scheme.isalpha():
+    scheme, separator, address = text.partition("://")
+    if not separator or not scheme.isalpha():
         return False
-    parts = re.split(r"[/?&#=]", address)[1:]
-    return without_keys(address) != address or any(_OPAQUE.fullmatch(part) for part in parts)
+    segments = re.split(r"[/?&#=]", address)[1:]
+    return without_keys(address) != address or any(_OPAQUE.fullmatch(segment) for segment in segments)
 
 
 def reward_weights(config: Config) -> dict[str, float]:
     """Return the weight of every reward by its name."""
-    return {n: entry.weight if isinstance(entry, RewardSettings) else entry for n, entry in config.rewards.items()}
+    return {n: value.weight if isinstance(value, RewardSettings) else value for n, value in config.rewards.items()}
 
 
 def in_steps(config: Config, problems: int) -> Config:
@@ -295,73 +298,80 @@ def defaults(algorithm: str) -> dict[str, Any]:
     """Return the default of every setting as plain data, with the settings of an algorithm that is built in."""
     config = Config(algorithm=sections.AlgorithmSection(name=algorithm))
     if algorithm in plugins.BUILT_IN["algorithm"]:
-        config = config.model_copy(update={"algorithm": _own_args(config, "algorithm")})
+        config = config.model_copy(update={"algorithm": _with_plugin_settings(config, "algorithm")})
     return dump(config)
 
 
 def in_force(config: Config, override: str) -> bool:
     """Say whether an override asks for what a config holds already, so that following it would change nothing."""
-    key, _, text = override.partition("=")
+    dotted_key, _, text = override.partition("=")
     value: Any = dump(config)
-    for part in _parts(key.strip()):
-        if not isinstance(value, Mapping) or part not in value:
+    for name in _split_key(dotted_key.strip()):
+        if not isinstance(value, Mapping) or name not in value:
             return False
-        value = value[part]
+        value = value[name]
     return bool(value == parse_value(text.strip()))
 
 
 def free_on_resume(config: Config) -> list[str]:
     """Return the settings that a run may change on its way without becoming another one, by their dotted names."""
-    return sorted(_free(config, ""))
+    return sorted(_free_names(config, ""))
 
 
-def _free(section: BaseModel, where: str) -> Iterator[str]:
+def _free_names(section: BaseModel, prefix: str) -> Iterator[str]:
     if isinstance(section, Section):
-        yield from (f"{where}{name}" for name in section.free_on_resume)
+        yield from (f"{prefix}{name}" for name in section.free_on_resume)
     for name in type(section).model_fields:
         value = getattr(section, name)
         inner = value.items() if isinstance(value, Mapping) else [("", value)]
         for key, subsection in inner:
             if isinstance(subsection, BaseModel):
-                yield from _free(subsection, f"{where}{name}.{key}{'.' if key else ''}")
+                yield from _free_names(subsection, f"{prefix}{name}.{key}{'.' if key else ''}")
 
 
-def validate(section: type[SectionType], data: Mapping[str, Any], where: str) -> SectionType:
+def validate(section: type[SectionType], data: Mapping[str, Any], prefix: str) -> SectionType:
     """Build a section; what pydantic finds becomes a ConfigError of lines that a person can act on."""
     try:
         instance = section.model_validate(data)
     except ValidationError as error:
-        by_value: dict[tuple[Any, ...], list[Any]] = {}  # a setting with several types has a problem for each of them
+        # pydantic reports a problem for each type that a setting may have; they become one line.
+        by_value: dict[tuple[Any, ...], list[Any]] = {}
         for problem in error.errors():
             location = problem["loc"]
             is_of_type = len(location) > 1 and str(location[-1]).partition("[")[0] in _TYPES
             by_value.setdefault(location[:-1] if is_of_type else location, []).append(problem)
-        places: dict[str, list[str]] = {}  # by what is wrong there, so that it is said once
+        settings_by_fault: dict[str, list[str]] = {}  # what is wrong with several settings is said once
         for problems in by_value.values():
-            place, _, text = _line(section, where, problems).partition(": ")
-            places.setdefault(text, []).append(place)
-        lines = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in places.items()]
+            setting, _, fault = _problem_line(section, prefix, problems).partition(": ")
+            settings_by_fault.setdefault(fault, []).append(setting)
+        lines = [f"{', '.join(dict.fromkeys(names))}: {fault}" for fault, names in settings_by_fault.items()]
         raise ConfigError("; ".join(lines)) from error
-    if lines := list(_out_of_reach(instance, where)):
+    if lines := list(_too_large(instance, prefix)):
         raise ConfigError("; ".join(lines))
     return instance
 
 
-def _out_of_reach(section: BaseModel, where: str) -> Iterator[str]:
+def _too_large(section: BaseModel, prefix: str) -> Iterator[str]:
     """Yield a line for every number that no arithmetic of a run can hold, where the setting has no bound of its own."""
     for name, field in type(section).model_fields.items():
-        value, place = getattr(section, name), f"{where}{'.' if where else ''}{name}"
+        value, setting = getattr(section, name), f"{prefix}{'.' if prefix else ''}{name}"
         if isinstance(value, BaseModel):
-            yield from _out_of_reach(value, place)
+            yield from _too_large(value, setting)
         bounded = any(hasattr(limit, "le") or hasattr(limit, "lt") for limit in field.metadata)
         if isinstance(value, int | float) and not bounded and abs(value) > LARGEST:
-            yield f"{place}: got {value!r:.40}; expected a number up to {LARGEST:g}"
+            yield f"{setting}: got {value!r:.40}; expected a number up to {LARGEST:g}"
 
 
-def _own_args(config: Config, kind: str) -> BaseModel:
+def settings_class(plugin: object, base: type[SectionType]) -> type[SectionType] | None:
+    """Return the class ``Settings`` of a plug-in, or None if it has none that is derived from ``base``."""
+    settings = getattr(plugin, "Settings", None)
+    return settings if isinstance(settings, type) and issubclass(settings, base) else None
+
+
+def _with_plugin_settings(config: Config, kind: str) -> BaseModel:
     """Return a section with the settings that its plug-in defines for itself validated."""
     section = getattr(config, kind)
-    name = section.engine if kind == "sampler" else section.name
+    name = getattr(section, PLUGIN_NAMES[kind])
     if (kind, name) == ("sampler", "own"):
         if section.args:
             raise ConfigError("sampler.args has no effect with sampler.engine = 'own'; remove it, or name an engine")
@@ -370,8 +380,8 @@ def _own_args(config: Config, kind: str) -> BaseModel:
         if section.args:
             raise ConfigError(f"backend.args has no effect with backend.name = '{name}'; remove it")
         return config.backend
-    settings = getattr(plugins.load(kind, name), "Settings", None)
-    if not isinstance(settings, type) or not issubclass(settings, BaseModel):
+    settings = settings_class(plugins.load(kind, name), BaseModel)
+    if settings is None:
         raise ConfigError(
             f"{kind}.name: '{name}' is no {kind}: it has no class 'Settings'; expected one derived from "
             "steadyrl.core.config.Section"
@@ -382,15 +392,14 @@ def _own_args(config: Config, kind: str) -> BaseModel:
     return validated
 
 
-def _own_reward(name: str, entry: object) -> float | BaseModel:
-    where = f"rewards.{name}"
-    if isinstance(entry, int | float) and not isinstance(entry, bool) and abs(entry) <= LARGEST:
-        return float(entry)
-    settings = getattr(_reward_plugin(name), "Settings", None)
-    own = settings if isinstance(settings, type) and issubclass(settings, RewardSettings) else FunctionSettings
-    if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where}: got {_shown(own, entry):.40}; expected a finite number, at most {LARGEST:g}")
-    return validate(own, entry, where)
+def _validated_reward(name: str, value: object) -> float | BaseModel:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:
+        return float(value)
+    setting, settings = f"rewards.{name}", settings_class(_reward_plugin(name), RewardSettings) or FunctionSettings
+    if not isinstance(value, Mapping):
+        got = f"{_safe_repr(settings, value):.40}"
+        raise ConfigError(f"{setting}: got {got}; expected a finite number, at most {LARGEST:g}")
+    return validate(settings, value, setting)
 
 
 def _reward_plugin(name: str) -> Any:
@@ -400,15 +409,18 @@ def _reward_plugin(name: str) -> Any:
 
 def _plugin_problems(config: Config) -> list[str]:
     """Return what plug-ins find wrong with the config as a whole, each by its own ``check(config, settings)``."""
-    named = [("sampler", config.sampler.engine), ("backend", config.backend.name), ("algorithm", config.algorithm.name)]
-    own = [(kind, name, getattr(config, kind).args) for kind, name in named]
-    parts = [(plugins.load(kind, name), args) for kind, name, args in own if isinstance(args, BaseModel)]
-    parts += [(_reward_plugin(n), entry) for n, entry in config.rewards.items() if isinstance(entry, RewardSettings)]
-    checks = [(getattr(plugin, "check", None), settings) for plugin, settings in parts]
+    sections_by_kind = {kind: getattr(config, kind) for kind in ("sampler", "backend", "algorithm")}
+    settings_of_plugins = [
+        (plugins.load(kind, getattr(section, PLUGIN_NAMES[kind])), section.args)
+        for kind, section in sections_by_kind.items()
+        if isinstance(section.args, BaseModel)
+    ]
+    settings_of_plugins += [(_reward_plugin(n), s) for n, s in config.rewards.items() if isinstance(s, RewardSettings)]
+    checks = [(getattr(plugin, "check", None), settings) for plugin, settings in settings_of_plugins]
     return [problem for check, settings in checks if check for problem in check(config, settings)]
 
 
-def _problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
+def _cross_section_problems(config: Config, overrides: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong between sections of which each is right by itself."""
     if config.update.minibatches > config.rollout.rollouts:
         yield (
@@ -446,48 +458,46 @@ def _autopilot_problems(config: Config) -> Iterator[str]:
         yield "autopilot.kl_ref_target and algorithm.args.kl_control='adaptive' move one number; set one"
 
 
-def _copy(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else _plain(value) for key, value in data.items()}
-
-
 def _plain(value: Any) -> Any:
-    """Return a path as text, a tuple as a list, a number of NumPy as one of Python: settings from Python are such."""
+    """Return a copy that TOML could hold: settings from Python have paths, tuples and numbers of NumPy in them."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_copy(item) if isinstance(item, Mapping) else _plain(item) for item in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value.item() if isinstance(value, np.generic) else value
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
-    parts = _parts(key.strip())
-    if not sign or not all(parts):
+    dotted_key, sign, text = override.partition("=")
+    keys = _split_key(dotted_key.strip())
+    if not sign or not all(keys):
         raise ConfigError(
             f"'{override:.120}' is no override; expected section.key=value, as in update.learning_rate=1e-4"
         )
-    for i, part in enumerate(parts[:-1]):
-        if parts[0] == "rewards" and i == 1 and not isinstance(data.get(part, {}), dict):
-            data[part] = {"weight": data[part]}  # a reward that was a weight alone
-        data = data.setdefault(part, {})
+    for i, key in enumerate(keys[:-1]):
+        if keys[0] == "rewards" and i == 1 and not isinstance(data.get(key, {}), dict):
+            data[key] = {"weight": data[key]}  # a reward that was a weight alone
+        data = data.setdefault(key, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"'{key.strip():.120}': {'.'.join(parts[: i + 1])} is a value, not a section")
+            raise ConfigError(f"'{dotted_key.strip():.120}': {'.'.join(keys[: i + 1])} is a value, not a section")
     value = parse_value(text.strip())
-    if parts[0] == "rewards" and len(parts) == 2 and isinstance(data.get(parts[1]), dict):
-        data, parts = data[parts[1]], ["weight"]
+    if keys[0] == "rewards" and len(keys) == 2 and isinstance(data.get(keys[1]), dict):
+        data, keys = data[keys[1]], ["weight"]  # a reward that has a table keeps its other settings
         if isinstance(value, dict):
             data.update(value)
             return
-    data[parts[-1]] = value
+    data[keys[-1]] = value
 
 
-def _parts(key: str) -> list[str]:
+def _split_key(key: str) -> list[str]:
     """Split a dotted key; the name of a reward may be an import path, which has dots before its colon, and quotes."""
     if quoted := _QUOTED_REWARD.fullmatch(key):
         return ["rewards", quoted["name"], *quoted["keys"].split(".")[1:]]
-    before, colon, after = key.partition(":")
+    module, colon, attribute = key.partition(":")
     if not key.startswith("rewards.") or not colon:
         return key.split(".")
-    function, *keys = after.split(".")
-    return ["rewards", f"{before.removeprefix('rewards.')}:{function}", *keys]
+    function, *keys = attribute.split(".")
+    return ["rewards", f"{module.removeprefix('rewards.')}:{function}", *keys]
 
 
 def parse_value(text: str) -> Any:
@@ -501,27 +511,28 @@ def parse_value(text: str) -> Any:
         raise ConfigError(f"'{text:.40} ...': {_TOO_DEEP}") from error
 
 
-def _line(section: type[BaseModel], where: str, problems: Sequence[Any]) -> str:
+def _problem_line(section: type[BaseModel], prefix: str, problems: Sequence[Any]) -> str:
     problem = problems[0]
-    location = [str(part) for part in problem["loc"][: len(problem["loc"]) - (len(problems) > 1)]]
-    place = ".".join([*([where] if where else []), *location])
+    # Of several types the last key is the name of one of them.
+    keys = [str(key) for key in problem["loc"][: len(problem["loc"]) - (len(problems) > 1)]]
+    setting = ".".join([*([prefix] if prefix else []), *keys])
     if problem["type"] == "extra_forbidden":
-        return f"{place}: unknown setting; {_suggestion(section, location)}"
+        return f"{setting}: unknown setting; {_suggestion(section, keys)}"
     if problem["type"] == "missing":
-        return f"{place}: is missing and has no default; give it a value"
-    if callable(thing := next((part for part in problem["loc"] if callable(part)), problem["input"])):
-        path = f"{getattr(thing, '__module__', 'module')}:{getattr(thing, '__qualname__', 'name')}"
-        if location[-1:] == ["[key]"]:
-            place = ".".join(location[:-2])
-        return f"{place}: got {thing!r:.100} itself; expected its import path as a text, such as '{path}'"
+        return f"{setting}: is missing and has no default; give it a value"
+    if callable(function := next((key for key in problem["loc"] if callable(key)), problem["input"])):
+        path = f"{getattr(function, '__module__', 'module')}:{getattr(function, '__qualname__', 'name')}"
+        if keys[-1:] == ["[key]"]:  # pydantic's mark of a problem with the key of a dict
+            setting = ".".join(keys[:-2])
+        return f"{setting}: got {function!r:.100} itself; expected its import path as a text, such as '{path}'"
     *expectations, last = [_expectation(problem) for problem in problems]
     if problem["type"] == "model_type":
-        last += f", such as {place}.{_keys(section, location)[0]}"
+        last += f", such as {setting}.{_setting_names(section, keys)[0]}"
     expected = f"{', '.join(expectations)} or {last}" if expectations else last
-    return f"{place}: got {_shown(section, problem['input'])}; expected {expected}"
+    return f"{setting}: got {_safe_repr(section, problem['input'])}; expected {expected}"
 
 
-def _shown(section: type[BaseModel], value: object) -> str:
+def _safe_repr(section: type[BaseModel], value: object) -> str:
     """Return a value as an error shows it: in a confidential section only its kind, unless it is a number."""
     if not (issubclass(section, Section) and section.confidential) or isinstance(value, int | float):
         return f"{value!r:.200}"
@@ -549,27 +560,27 @@ def _expectation(problem: Any) -> str:
     return f"a number {text}" if text.startswith(("greater", "less")) else text
 
 
-def _suggestion(section: type[BaseModel], location: Sequence[str]) -> str:
+def _suggestion(section: type[BaseModel], keys: Sequence[str]) -> str:
     """Return the key that an unknown one may be meant to be: its namesake elsewhere, one like it, or a plug-in's."""
-    *path, name = location
-    keys = _keys(section, path)
-    namesakes = [f"{key}.{name}" for key in _keys(Config, []) if name in _keys(Config, [key])]
+    *path, name = keys
+    names = _setting_names(section, path)
+    namesakes = [f"{key}.{name}" for key in _setting_names(Config, []) if name in _setting_names(Config, [key])]
     if not namesakes and (answer := plugins.of_peers("settings").get(name)):
         return f"it is {answer} here"
-    of_plugin = [".".join([*path, "args", name])] if "args" in keys else []
+    of_plugin = [".".join([*path, "args", name])] if "args" in names else []
     if len(namesakes) > 1:  # a name, such as "name", that says nothing of the section
         namesakes = []
     if path and name in Config.model_fields:  # in a file a section begins with its name in brackets
         namesakes, of_plugin = [name], []
-    alike = [] if namesakes else difflib.get_close_matches(name, keys, n=1)
+    alike = [] if namesakes else difflib.get_close_matches(name, names, n=1)
     close = alike or [*of_plugin, *namesakes]
-    all_keys = ", ".join(sorted(keys)) or "none"
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {all_keys}"
+    all_names = ", ".join(sorted(names)) or "none"
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are: {all_names}"
 
 
-def _keys(section: type[BaseModel], path: Sequence[str]) -> list[str]:
+def _setting_names(section: type[BaseModel], path: Sequence[str]) -> list[str]:
     current: Any = section
-    for part in path:
-        field = getattr(current, "model_fields", {}).get(part)
+    for name in path:
+        field = getattr(current, "model_fields", {}).get(name)
         current = field.annotation if field else None
     return list(getattr(current, "model_fields", {}))

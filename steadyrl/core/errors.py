@@ -107,8 +107,8 @@ def exception_line(error: BaseException) -> str:
     except Exception as second:  # whatever its __str__ does
         text = f"its text cannot be had, which raises {type(second).__name__}"
     line = without_keys(" ".join(text[: 4 * _LONGEST].split()))
-    shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
-    return printable(f"{type(error).__name__:.100}: {shown}" if shown else type(error).__name__[:100])
+    excerpt = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    return printable(f"{type(error).__name__:.100}: {excerpt}" if excerpt else type(error).__name__[:100])
 
 
 def raised_line(error: BaseException) -> str:
@@ -155,15 +155,15 @@ def users_errors() -> Iterator[None]:
         raise
     except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
         if frame := _users_frame(error):
-            place = f"{Path(frame.filename).resolve()}, line {frame.lineno}, in {frame.name}"
-            raise ConfigError(f"your own code raised {exception_line(error)} ({place}); fix it") from error
+            location = f"{Path(frame.filename).resolve()}, line {frame.lineno}, in {frame.name}"
+            raise ConfigError(f"your own code raised {exception_line(error)} ({location}); fix it") from error
         raise
 
 
-def require_posix(what: str) -> None:
+def require_posix(feature: str) -> None:
     """Refuse (SteadyError) what needs Linux or macOS: locks, limits and processes as POSIX has them."""
     if sys.platform == "win32":
         raise SteadyError(
-            f"{what} needs Linux or macOS, and this is Windows, where steadyrl only reads logs and runs (doctor, "
+            f"{feature} needs Linux or macOS, and this is Windows, where steadyrl only reads logs and runs (doctor, "
             "report, metrics, web); use WSL, a container or another machine"
         )

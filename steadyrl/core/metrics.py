@@ -149,14 +149,13 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     if observed := sum(r.observations for r in rollouts):
         metrics["observation/cut"] = sum(r.observations_cut for r in rollouts) / observed
     metrics |= tool_metrics(rollouts)
-    drawn = [len(group.rewards) for group in groups if len(group.rollouts) > 1]
-    if drawn:
-        metrics["groups/uncompared"] = float(np.mean([scored < 2 for scored in drawn]))
-    if several := [group.rewards for group in groups if len(group.rewards) > 1]:
-        metrics["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in several])))
-        metrics["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in several]))
-        metrics["groups/best"] = float(np.mean([max(rewards) for rewards in several]))
-        signal = float(np.mean([max(rewards) != min(rewards) for rewards in several]))
+    if scored_counts := [len(group.rewards) for group in groups if len(group.rollouts) > 1]:
+        metrics["groups/uncompared"] = float(np.mean([scored < 2 for scored in scored_counts]))
+    if rewards_by_group := [group.rewards for group in groups if len(group.rewards) > 1]:
+        metrics["reward/std_within"] = math.sqrt(float(np.mean([np.var(rewards) for rewards in rewards_by_group])))
+        metrics["groups/mean_std"] = float(np.std([np.mean(rewards) for rewards in rewards_by_group]))
+        metrics["groups/best"] = float(np.mean([max(rewards) for rewards in rewards_by_group]))
+        signal = float(np.mean([max(rewards) != min(rewards) for rewards in rewards_by_group]))
         metrics |= {"groups/no_signal": 1.0 - signal, "curriculum/signal": signal}
     return metrics
 
@@ -207,7 +206,6 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
 
 
 def _score_metrics(batch: Batch, old: TokenScores) -> dict[str, float | None]:
-    """Return the measurements on the policy's scores ``old`` of a batch."""
     mask = batch.completion_mask
     assert old.entropy is not None, "score measures the entropy always"
     metrics: dict[str, float | None] = {
@@ -224,6 +222,7 @@ def _score_metrics(batch: Batch, old: TokenScores) -> dict[str, float | None]:
         metrics["kl_ref_k1_seq"] = float(per_sequence.mean())
         if len(per_sequence) > 1:
             metrics["kl_ref_k1_seq_se"] = float(per_sequence.std(ddof=1) / math.sqrt(len(per_sequence)))
+        # expm1 keeps the digits of small ratios, of which exp(-x) - 1 would lose most.
         metrics["kl_ref_k3"] = float((np.expm1(-log_ratio) + log_ratio)[mask].mean())
     for name, divergence in (("kl_ref_exact", old.kl_ref_exact), ("kl_ref_full", old.kl_ref_full)):
         if divergence is not None:

@@ -402,14 +402,14 @@ class Episode(Protocol):
 def outcome_of(episode: Episode) -> Mapping[str, Any]:
     """Close an episode and return what it came to; refuse (TypeError) what rollouts/ cannot hold."""
     outcome: Any = episode.close()
-    what = f"close returned {reprlib.repr(outcome)} ({type(outcome).__name__}); expected a dict"
+    complaint = f"close returned {reprlib.repr(outcome)} ({type(outcome).__name__}); expected a dict"
     if not isinstance(outcome, Mapping):
-        raise TypeError(f"{what}, which may be empty")
+        raise TypeError(f"{complaint}, which may be empty")
     require_reward("close", outcome.get("reward"))
     try:
         json.dumps(dict(outcome))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} of values that JSON has ({error})") from error
+        raise TypeError(f"{complaint} of values that JSON has ({error})") from error
     return outcome
 
 

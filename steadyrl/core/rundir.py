@@ -48,7 +48,7 @@ _KINDS_OF_INFO: dict[str, Any] = {
 JOBS = "runs"  # in the folder of a study or a search: it holds a folder for each run
 _MOST_STEPS = 10**9  # no run has more steps or attempts; a number beyond is no number of a step
 _NO_LOCKS = "its file system has no locks (flock); set run.folder to a local disk, or mount it with locks"
-_WAYS = {
+_REMEDIES = {
     errno.EFBIG: "raise the limit of `ulimit -f`",
     errno.EISDIR: "expected the name of a file",
     errno.EROFS: "its file system is read-only; write to another folder, or use a copy that is elsewhere",
@@ -59,7 +59,7 @@ _LFS_POINTER = b"version https://git-lfs"  # how such a file begins
 MOST_CHARACTERS = 1 << 26  # of a line of JSON that is read, or bytes
 
 
-class _Inside:
+class _RunPath:
     """A file or folder of a run directory, by its name."""
 
     def __init__(self, name: str):
@@ -73,15 +73,15 @@ class _Inside:
 class RunDir:
     """Paths and records of one run."""
 
-    info_file = _Inside("run.json")  # what the run is: command, machine, packages, status, times
-    resolved_file = _Inside("resolved.json")  # every setting, defaults included
-    config_file = _Inside("config.toml")  # the user's own config, as it was given
-    metrics_file = _Inside("metrics.jsonl")  # one line per step
-    findings_file = _Inside("findings.jsonl")  # what the doctor raised and cleared while the run went on, one line each
-    actions_file = _Inside("actions.jsonl")  # what the autopilot did or advised, one line each
-    curriculum_file = _Inside("curriculum.jsonl")  # which problems each step took, and why, one line per step
-    report_folder = _Inside("report")  # where ``steadyrl report`` writes
-    trackers_folder = _Inside("trackers")  # how far each tracker was sent, and the files of those that write here
+    info_file = _RunPath("run.json")  # what the run is: command, machine, packages, status, times
+    resolved_file = _RunPath("resolved.json")  # every setting, defaults included
+    config_file = _RunPath("config.toml")  # the user's own config, as it was given
+    metrics_file = _RunPath("metrics.jsonl")  # one line per step
+    findings_file = _RunPath("findings.jsonl")  # what the doctor raised and cleared meanwhile, one line each
+    actions_file = _RunPath("actions.jsonl")  # what the autopilot did or advised, one line each
+    curriculum_file = _RunPath("curriculum.jsonl")  # which problems each step took, and why, one line per step
+    report_folder = _RunPath("report")  # where ``steadyrl report`` writes
+    trackers_folder = _RunPath("trackers")  # how far each tracker was sent, and the files of those that write here
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -129,11 +129,9 @@ class RunDir:
             raise RunError(f"there is no run directory '{path}'; runs are made by `steadyrl train`, under runs/")
         if (only := cls.find(path)) is not None:
             return only
-        inside = run._inside("*", "*/*", f"{JOBS}/*/*")  # the last two are those of a study or a search
-        several = (
-            f"; it holds {counted(len(inside), 'run')}, such as '{inside[-1]}': name one of them" if inside else ""
-        )
-        raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}{several}")
+        runs = run._runs_below("*", "*/*", f"{JOBS}/*/*")  # the last two are those of a study or a search
+        hint = f"; it holds {counted(len(runs), 'run')}, such as '{runs[-1]}': name one of them" if runs else ""
+        raise RunError(f"'{path}' is not a run directory: it has no {run.info_file.name}{hint}")
 
     @classmethod
     def find(cls, path: Path | str) -> RunDir | None:
@@ -141,11 +139,12 @@ class RunDir:
         run = cls(path)
         if run.info_file.is_file():
             return run
-        inside = run._inside("*")
-        return cls(inside[0]) if len(inside) == 1 else None
+        runs = run._runs_below("*")
+        return cls(runs[0]) if len(runs) == 1 else None
 
-    def _inside(self, *places: str) -> list[Path]:
-        return sorted(file.parent for place in places for file in self.path.glob(f"{place}/{self.info_file.name}"))
+    def _runs_below(self, *patterns: str) -> list[Path]:
+        files = (file for pattern in patterns for file in self.path.glob(f"{pattern}/{self.info_file.name}"))
+        return sorted(file.parent for file in files)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -163,6 +162,7 @@ class RunDir:
             path = self.path / "writer.lock"
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
+                # "ab+", since "wb" would erase the holder's line before the lock is had.
                 file = stack.enter_context(path.open("ab+", buffering=0))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.truncate(0)
@@ -241,7 +241,9 @@ class RunDir:
                 kind = type(info[name]).__name__
                 raise RunError(f"'{self.info_file}' is damaged: '{name}' is {kind}; restore the file")
         accepted = info.get("accepted_data") or ()
-        if not all(isinstance(entry, dict) and isinstance(entry.get("data"), dict) for entry in accepted):
+        if not all(
+            isinstance(acceptance, dict) and isinstance(acceptance.get("data"), dict) for acceptance in accepted
+        ):
             raise RunError(f"'{self.info_file}' is damaged: 'accepted_data' holds no data; restore the file")
         return info
 
@@ -328,17 +330,17 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         AccessError: The folder cannot be written.
     """
-    part = path.parent / f"{path.name}.part"  # the current folder has no name
+    temporary = path.parent / f"{path.name}.part"  # with_name raises for the current folder, which has no name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
-        part.write_bytes(content)
-        part.replace(path)
+        temporary.write_bytes(content)
+        temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise not_written(path, error) from error
 
 
@@ -354,17 +356,17 @@ def readable_as_usual(folder: Path) -> None:
 
 
 def _storable(text: str) -> bytes:
-    """Return a text as UTF-8. Halves of surrogate pairs, which models and servers write, become the escapes of JSON."""
+    # Halves of surrogate pairs, which models and servers write, become the escapes of JSON.
     return text.encode("utf-8", "backslashreplace")
 
 
 def not_written(path: Path, error: OSError) -> AccessError:
     """Return the error of a file or folder that cannot be written, with what is in the way."""
-    if file := next((place for place in path.parents if os.path.lexists(place) and not place.is_dir()), None):
-        what = "a file" if file.exists() else "a link that leads nowhere"
-        return AccessError(f"cannot write '{path}': '{file}' is {what}; expected a folder, or a name not yet taken")
-    way = _WAYS.get(error.errno or 0, "free some space or fix the permissions")
-    return AccessError(f"cannot write '{path}': {error.strerror or error}; {way}")
+    if file := next((parent for parent in path.parents if os.path.lexists(parent) and not parent.is_dir()), None):
+        obstacle = "a file" if file.exists() else "a link that leads nowhere"
+        return AccessError(f"cannot write '{path}': '{file}' is {obstacle}; expected a folder, or a name not yet taken")
+    remedy = _REMEDIES.get(error.errno or 0, "free some space or fix the permissions")
+    return AccessError(f"cannot write '{path}': {error.strerror or error}; {remedy}")
 
 
 def appended(path: Path, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -384,7 +386,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a JSON-lines file; lines that are torn, too long or no object are skipped."""
     for line in _lines(path, 0) if path.is_file() else ():
         if (record := json_object(line)) is not None:
-            yield {key: _SPELLED.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
+            yield {key: _NON_FINITE.get(v, v) if isinstance(v, str) else v for key, v in record.items()}
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
@@ -427,6 +429,7 @@ def parse_json(text: str, strict: bool = False) -> Any:
         parsed = _STRICT.decode(text) if strict else json.loads(text)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
+    # Brackets are counted first, which is much faster: hardly a line has so many.
     if text.count("[") + text.count("{") > DEEPEST and too_deep(parsed):
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
     return parsed
@@ -510,16 +513,16 @@ def error_message(body: str) -> str:
 
 def too_deep(value: Any) -> bool:
     """Say whether more than ``DEEPEST`` lists and objects stand inside one another."""
-    level: list[Any] = [value]
-    for _ in range(DEEPEST):
-        parts = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list))
-        level = [item for part in parts for item in part if isinstance(item, dict | list)]
-        if not level:
+    nodes: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):  # level by level: a recursion would end at a limit of its own
+        children = (child for node in nodes for child in (node.values() if isinstance(node, dict) else node))
+        nodes = [child for child in children if isinstance(child, dict | list)]
+        if not nodes:
             return False
     return True
 
 
-_SPELLED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _plain(value: Any) -> Any:

@@ -26,7 +26,7 @@ def _usable_path(text: str) -> str:
     return os.path.expanduser(text)
 
 
-def _not_empty(text: str) -> str:
+def _check_not_empty(text: str) -> str:
     if not text.strip():
         raise ValueError("a path that is not empty")
     return text
@@ -39,10 +39,10 @@ MASK_CORRECTIONS = ("geometric",)
 # A setting that holds a file or folder, or a word that stands for one.
 PathText = Annotated[str, AfterValidator(_usable_path)]
 # One that has to be there: an empty path would be the current folder.
-PathName = Annotated[PathText, AfterValidator(_not_empty)]
+PathName = Annotated[PathText, AfterValidator(_check_not_empty)]
 # A setting that holds a folder which the run writes. It does not move where a reward changes the current folder.
 FolderText = Annotated[str, AfterValidator(_usable_path), AfterValidator(lambda text: text and os.path.abspath(text))]
-FolderName = Annotated[FolderText, AfterValidator(_not_empty)]
+FolderName = Annotated[FolderText, AfterValidator(_check_not_empty)]
 
 
 class Section(BaseModel):
@@ -143,7 +143,7 @@ class ModelSection(Section):
 
     @field_validator("messages_before")
     @classmethod
-    def _are_turns(cls, value: list[MessageSection]) -> list[MessageSection]:
+    def _check_turns(cls, value: list[MessageSection]) -> list[MessageSection]:
         roles = [message.role for message in value]
         turns = roles[1:] if roles[:1] == ["system"] else roles
         if turns != ["user", "assistant"] * (len(turns) // 2):
@@ -222,7 +222,7 @@ class RolloutSection(Section):
         return self.prompts_per_step * self.samples_per_prompt
 
 
-def _is_correction(text: str) -> str:
+def _check_correction(text: str) -> str:
     names = text.split(",")
     valid = set(names) <= {*RATIO_CORRECTIONS, *MASK_CORRECTIONS} and len(set(names)) == len(names)
     if text in ("auto", "off") or (valid and len(set(names) & set(RATIO_CORRECTIONS)) <= 1):
@@ -256,7 +256,7 @@ class UpdateSection(Section):
     """Maximum global gradient norm. Larger gradients are scaled down to it."""
     reward_limit: float = Field(0.0, ge=0)
     """Clip rewards to within this distance of the step's median. 0 disables clipping."""
-    correction: Annotated[str, AfterValidator(_is_correction)] = Field("auto")
+    correction: Annotated[str, AfterValidator(_check_correction)] = Field("auto")
     """How the loss corrects for rollouts that another policy drew (see off-policy.md): one of 'token', 'sequence',
     'icepop' and 'dppo', or 'geometric', alone or behind one of them and a comma. 'off' never corrects. 'auto' corrects
     by 'token' once sampler and trainer differ by more than 0.001 nats per token."""
@@ -278,19 +278,19 @@ class UpdateSection(Section):
         return self.learning_rate * warm * falling[self.schedule]
 
 
-def _needs_evaluations(patience: int, info: ValidationInfo) -> int:
+def _check_patience(patience: int, info: ValidationInfo) -> int:
     if patience and info.data.get("every") == 0:
         raise ValueError("0 while evaluate.every is 0, for no evaluation could be better; set evaluate.every too")
     return patience
 
 
-def _are_names(sets: dict[str, str]) -> dict[str, str]:
-    for name, place in sets.items():
+def _check_set_names(sets: dict[str, str]) -> dict[str, str]:
+    for name, source in sets.items():
         if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name) or name in DECODINGS:
             raise ValueError(
                 f"names of letters, digits, '_' and '-' (not {' or '.join(DECODINGS)}); one is '{name:.80}'"
             )
-        if not place:
+        if not source:
             raise ValueError(f"a file, a folder or a split for each name; '{name:.80}' has none")
     return sets
 
@@ -301,7 +301,7 @@ class EvaluateSection(Section):
     free_on_resume = frozenset({"patience"})
 
     problems: int = Field(0, ge=0, description="Number of held-out problems to use, of each set. 0 uses all of them.")
-    sets: Annotated[dict[str, PathText], AfterValidator(_are_names)] = Field(default_factory=dict)
+    sets: Annotated[dict[str, PathText], AfterValidator(_check_set_names)] = Field(default_factory=dict)
     """Further sets of held-out problems by name, each as task.args.heldout takes it: a file, a folder, or the name of a
     split. Their scores are recorded as heldout/NAME/... and do not choose a checkpoint."""
     samples: int = Field(1, ge=1, le=10_000)
@@ -317,7 +317,7 @@ class EvaluateSection(Section):
     every: int = Field(0, ge=0)
     """Number of steps between evaluations during training. 0 disables them. The checkpoint with the best held-out score
     is kept."""
-    patience: Annotated[int, AfterValidator(_needs_evaluations)] = Field(0, ge=0)
+    patience: Annotated[int, AfterValidator(_check_patience)] = Field(0, ge=0)
     """Number of evaluations in a row without a better held-out score after which the run stops early. 0 never stops
     early."""
     deploy: Decoding = Field("sampled")
@@ -325,7 +325,7 @@ class EvaluateSection(Section):
     checkpoint and `steadyrl compare` go by these answers. The others are shown beside them."""
 
 
-def _is_band(ends: list[float]) -> list[float]:
+def _check_band(ends: list[float]) -> list[float]:
     if len(ends) != 2 or not 0 < ends[0] < ends[1] < math.inf:
         raise ValueError("two numbers above 0, the lower end and the upper one")
     return ends
@@ -336,7 +336,7 @@ class AutopilotSection(Section):
 
     mode: Literal["off", "advise", "act"] = Field("off")
     """'advise' only writes to actions.jsonl what it would do. 'act' also does it. 'off' disables the autopilot."""
-    kl_band: Annotated[list[float], AfterValidator(_is_band)] = Field(default_factory=lambda: [0.06, 0.3])
+    kl_band: Annotated[list[float], AfterValidator(_check_band)] = Field(default_factory=lambda: [0.06, 0.3])
     """Lower and upper end of the target band for the KL of a step (kl_step_k3), at the full learning rate, for a policy
     that begins with 0.9 nats per token and a run of at most 40 steps. The run itself moves it, and the learning rate is
     adjusted to stay within it."""

@@ -151,8 +151,8 @@ def paired_difference(
     means = np.empty(resamples)
     for start in range(0, resamples, rows):
         stop = min(start + rows, resamples)
-        drawn = rng.integers(len(differences), size=(stop - start, len(differences)), dtype=np.int32)
-        means[start:stop] = differences[drawn].mean(axis=1)
+        indices = rng.integers(len(differences), size=(stop - start, len(differences)), dtype=np.int32)  # [rows, n]
+        means[start:stop] = differences[indices].mean(axis=1)
     means = np.sort(means)
     n = len(differences)
     tail = 0.5 * math.erfc(math.sqrt(n / (n - 1) / 2.0) * student_quantile(n - 1, 0.5 + confidence / 2.0))
@@ -329,8 +329,7 @@ def _paired(before: ArrayLike, after: ArrayLike) -> tuple[np.ndarray, np.ndarray
         )
     if len(first) < 2:
         raise DataError(f"got {counted(len(first), 'problem')}, expected at least 2; evaluate on more problems")
-    unknown = int((~(np.isfinite(first) & np.isfinite(second))).sum())
-    if unknown:
+    if unknown := int((~(np.isfinite(first) & np.isfinite(second))).sum()):
         raise DataError(
             f"got {unknown} of {counted(len(first), 'problem')} with a value that is not finite, expected none; "
             "leave out problems that were not measured both times"
@@ -392,7 +391,7 @@ def block_mean_slope(values: ArrayLike, blocks: int = 10, confidence: float = 0.
     starts = block_starts(len(finite), count)
     sizes = np.diff(starts, append=len(finite))
     steps = np.add.reduceat(finite, starts) / sizes  # [count]
-    means = np.add.reduceat(series[finite], starts) / sizes
+    means = np.add.reduceat(series[finite], starts) / sizes  # [count]
     centred = steps - steps.mean()
     spread = float(centred @ centred)
     per_step = float(centred @ (means - means.mean())) / spread
@@ -430,6 +429,7 @@ def rolling_median(values: np.ndarray, width: int) -> np.ndarray:
     """
     reach, count = width // 2, len(values)
     medians = np.empty(count)
+    # Windows at the ends are shorter, and are taken one by one; all others have one width.
     for i in (*range(min(reach, count)), *range(max(reach, count - reach), count)):
         medians[i] = _median_around(values, i, reach)
     if count > 2 * reach:
@@ -465,9 +465,9 @@ def holds_target(rewards: ArrayLike, target: float, steps: int) -> bool:
         target: In units of the reward.
         steps: Of the whole run.
     """
-    curve, wanted = np.asarray(rewards, np.float64), steps_to_hold(steps)
-    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - wanted, -1)
-    return len(curve) >= wanted and all(_median_around(curve, i, reach) >= target for i in newest_first)
+    curve, min_steps = np.asarray(rewards, np.float64), steps_to_hold(steps)
+    reach, newest_first = window(len(curve)) // 2, range(len(curve) - 1, len(curve) - 1 - min_steps, -1)
+    return len(curve) >= min_steps and all(_median_around(curve, i, reach) >= target for i in newest_first)
 
 
 @lru_cache(maxsize=1024)
@@ -486,13 +486,14 @@ def student_quantile(freedom: float, probability: float) -> float:
 
         return float(stdtrit(freedom, probability))
     low, high = 0.0, math.pi / 2.0
+    # It ends where no float lies between the two bounds.
     while (middle := (low + high) / 2.0) not in (low, high):
-        inside = _student_inside(middle, int(freedom)) < 2.0 * probability - 1.0
-        low, high = (middle, high) if inside else (low, middle)
+        is_below = _central_probability(middle, int(freedom)) < 2.0 * probability - 1.0
+        low, high = (middle, high) if is_below else (low, middle)
     return math.sqrt(freedom) * math.tan(low)
 
 
-def _student_inside(angle: float, freedom: int) -> float:
+def _central_probability(angle: float, freedom: int) -> float:
     """Return the chance that |t| < sqrt(freedom) * tan(angle)."""
     odd = freedom % 2
     term = math.cos(angle) if odd else 1.0
@@ -500,5 +501,5 @@ def _student_inside(angle: float, freedom: int) -> float:
     for k in range(1 + odd, freedom - 2, 2):
         term = term * math.cos(angle) ** 2 * k / (k + 1)
         total += term
-    inside = math.sin(angle) * total
-    return 2.0 / math.pi * (angle + inside) if odd else inside
+    sine_sum = math.sin(angle) * total
+    return 2.0 / math.pi * (angle + sine_sum) if odd else sine_sum

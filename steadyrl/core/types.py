@@ -51,11 +51,11 @@ class ReadOnly(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         """Return the value, which its reader may change."""
-        return own_copy(super().__getitem__(key))
+        return plain_copy(super().__getitem__(key))
 
     def get(self, key: str, default: Any = None) -> Any:
         """See ``__getitem__``."""
-        return own_copy(super().get(key, default))
+        return plain_copy(super().get(key, default))
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # a view of the copies
         """See ``__getitem__``."""
@@ -73,13 +73,13 @@ class ReadOnly(dict[str, Any]):
         """Return a dict that may be changed."""
         return dict(self)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, entries: Any) -> Any:
         """Return a dict that may be changed, with another's entries over these."""
-        return dict(self) | other
+        return dict(self) | entries
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, entries: Any) -> Any:
         """Return a dict that may be changed, with these entries over another's."""
-        return other | dict(self)
+        return entries | dict(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to make it again: pickle would set item after item."""
@@ -95,7 +95,7 @@ class ReadOnly(dict[str, Any]):
     update = pop = popitem = clear = setdefault = _refuse
 
 
-def own_copy(value: Any) -> Any:
+def plain_copy(value: Any) -> Any:
     """Return plain data that can be changed without changing ``value``: containers are new at every depth.
 
     An array is a view that cannot be written. Texts and numbers, which nobody can change, and objects of other classes
@@ -108,11 +108,11 @@ def own_copy(value: Any) -> Any:
     if kind is list:
         if _UNCHANGING.issuperset(map(type, value)):
             return value.copy()
-        return [item if type(item) in _UNCHANGING else own_copy(item) for item in value]
+        return [item if type(item) in _UNCHANGING else plain_copy(item) for item in value]
     if kind is dict:
-        return {key: item if type(item) in _UNCHANGING else own_copy(item) for key, item in value.items()}
+        return {key: item if type(item) in _UNCHANGING else plain_copy(item) for key, item in value.items()}
     if kind is tuple:
-        return tuple(own_copy(item) for item in value)
+        return tuple(plain_copy(item) for item in value)
     if isinstance(value, np.ndarray):
         return unwritable(value)
     return copy.deepcopy(value) if isinstance(value, list | dict | set | bytearray) else value
@@ -160,11 +160,11 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def require_texts(messages: Sequence[Message], what: str) -> None:
+def require_texts(messages: Sequence[Message], subject: str) -> None:
     """Refuse (DataError) messages whose role or content is no text."""
     for message in messages:
         if not isinstance(message, Mapping) or not all(isinstance(message.get(n), str) for n in ("role", "content")):
-            raise DataError(f"{what} is {message!r:.80}; expected a role and a content of text")
+            raise DataError(f"{subject} is {message!r:.80}; expected a role and a content of text")
 
 
 def _read_only(values: Mapping[str, Any]) -> ReadOnly:
@@ -187,12 +187,12 @@ def plain_text(messages: Sequence[Message]) -> str:
                 "with a template for tools, or put the call into the message's content"
             )
         if not text:
-            between = ""
+            separator = ""
         elif message["role"] == "assistant":
-            between = "" if text[-1].isspace() else " "
+            separator = "" if text[-1].isspace() else " "
         else:
-            between = "\n\n"
-        text += between + message["content"]
+            separator = "\n\n"
+        text += separator + message["content"]
     return text
 
 
@@ -204,13 +204,13 @@ def outline(messages: Sequence[Message], words: Iterable[str] = repeat("?")) -> 
     """
     next_word = iter(words).__next__
 
-    def written(message: Message) -> str:
+    def outlined(message: Message) -> str:
         if message["role"] != "assistant" or not message["content"].strip():
             return next_word()
         pieces = TAG.split(message["content"])  # the tags under odd numbers
         return "".join(piece if i % 2 else next_word() for i, piece in enumerate(pieces) if i % 2 or piece.strip())
 
-    return [{**message, "content": written(message)} for message in messages]
+    return [{**message, "content": outlined(message)} for message in messages]
 
 
 def conversation_text(messages: Sequence[Message]) -> str:
@@ -226,7 +226,7 @@ def conversation_text(messages: Sequence[Message]) -> str:
 
 def until_stop(text: str, stop: Sequence[str]) -> str:
     """Return a text up to the first stop string in it."""
-    return text[: min((place for place in map(text.find, stop) if place >= 0), default=None)]
+    return text[: min((position for position in map(text.find, stop) if position >= 0), default=None)]
 
 
 def message_text(message: Message) -> str:
@@ -240,7 +240,7 @@ def call_line(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def with_calls(message: Message) -> tuple[str, str, str]:
+def message_key(message: Message) -> tuple[str, str, str]:
     """Return what tells messages of one outline apart: role, content and calls."""
     return message["role"], message["content"], repr(message.get("tool_calls") or "")
 

@@ -33,7 +33,7 @@ class Work(Protocol):
         """Return how it ended, with what to do if it does not go on."""
 
 
-def make_elsewhere(
+def run_commands(
     launcher: Launcher, commands: Mapping[str, Command], begin: Callable[[str], Work], follow: Follow
 ) -> dict[str, End]:
     """Start commands, and wait until all have ended; ``begin`` returns the work of one that is about to start.
@@ -60,8 +60,8 @@ def make_elsewhere(
             state = "failed"
         if state != "failed" or not follow.stop():
             ends[name] = state, text
-            what = "failed" if state == "failed" else "end"
-            follow.event((name, what, "interrupted" if state == "cut" else text))
+            event = "failed" if state == "failed" else "end"
+            follow.event((name, event, "interrupted" if state == "cut" else text))
     return ends
 
 

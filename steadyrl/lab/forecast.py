@@ -54,17 +54,17 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is said of a run."""
+class Outlook:
+    """The forecast of a run, or why there is none."""
 
     metric: str
     forecast: Forecast | None  # None where it abstains
-    why: str  # why it abstains; "" where it does not
+    reason: str  # why it abstains; "" where it does not
     covered: int  # finished runs whose end lay in the interval
     tried: int  # finished runs that the intervals were tried on
 
 
-def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
+def fit_saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
     """Fit the curve, and carry it on.
 
     Args:
@@ -74,10 +74,12 @@ def saturating(steps: np.ndarray, values: np.ndarray, end: float) -> Forecast:
     """
     assert len(steps) >= LEAST_POINTS, f"{len(steps)} points"
     first, span = float(steps[0]), float(steps[-1] - steps[0])
+    # [K, n, 2] at the known steps, and [K, 2, 2] at the last of them and at the end of the run.
     bases, ahead = _bases((steps - first) / span), _bases((np.array([steps[-1], end]) - first) / span)
     best, coefficients = _fit(bases, values)
     fitted = bases[best] @ coefficients
-    residuals = (values - fitted) * math.sqrt(len(values) / (len(values) - 3))
+    # The fit of three numbers (start, gain, time) makes the residuals too small by this factor.
+    residuals = (values - fitted) * math.sqrt(len(values) / (len(values) - 3))  # [n]
     now, last = (float(x) for x in ahead[best] @ coefficients)
     rng = np.random.default_rng(0)
     ends = np.empty(RESAMPLES)
@@ -114,40 +116,42 @@ def widths_on(peers: Sequence[RunDir], run: RunDir, metric: str) -> list[float |
     Returns:
         See ``needed_width``, one per run; None where its curve is too short.
     """
-    alike = ("task", "algorithm", "metric")
-    own = [run.info().get(key) for key in alike]
-    return [needed_width(*points(peer, metric)) for peer in peers if [peer.info().get(key) for key in alike] == own]
+
+    def kind(directory: RunDir) -> list[Any]:
+        return [directory.info().get(key) for key in ("task", "algorithm", "metric")]
+
+    return [needed_width(*points(peer, metric)) for peer in peers if kind(peer) == kind(run)]
 
 
-def forecast_run(run: RunDir, widths: Sequence[float | None], metric: str) -> Told:
+def forecast_run(run: RunDir, widths: Sequence[float | None], metric: str) -> Outlook:
     """Forecast a run's last score, if the intervals (see ``widths_on``) have held on finished runs."""
     return forecast_curve(run, widths, metric, *points(run, metric))
 
 
 def forecast_curve(
     run: RunDir, peer_widths: Sequence[float | None], metric: str, steps: np.ndarray, values: np.ndarray
-) -> Told:
+) -> Outlook:
     """Forecast a run's last score as ``forecast_run`` does, from the ``points`` of its curve, [n] each."""
     widths = [width for width in peer_widths if width is not None]
     covered, tried = coverage(widths), len(widths)
-    silent = partial(Told, metric, None, covered=covered, tried=tried)
+    abstain = partial(Outlook, metric, None, covered=covered, tried=tried)
     if len(steps) < LEAST_POINTS:
         need = "set evaluate.every, or forecast --metric reward/mean" if metric == score_name(run) else "train on"
-        return silent(f"{metric} has {len(steps)} of the {LEAST_POINTS} values that a forecast needs; {need}")
+        return abstain(f"{metric} has {len(steps)} of the {LEAST_POINTS} values that a forecast needs; {need}")
     if tried < LEAST_RUNS:
-        return silent(
+        return abstain(
             f"the interval has to be tried on {LEAST_RUNS} finished runs of this task and algorithm, each with at "
             f"least {2 * LEAST_POINTS} values of {metric}. Of {len(peer_widths)} such runs {tried} have so many "
             "(--history names more)"
         )
     if covered < LEAST_COVERAGE * tried:
-        return silent(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
+        return abstain(f"the 80 % interval held the end of only {covered} of {tried} finished runs")
     end = float(run.resolved()["run"]["steps"])
-    forecast, factor = saturating(steps, values, end), widened(widths)
+    forecast, factor = fit_saturating(steps, values, end), widened(widths)
     interval = (forecast.end + factor * (side - forecast.end) for side in (forecast.low, forecast.high))
-    least, most = reachable(run.metrics(), metric)
-    last, low, high = (min(max(value, least), most) for value in (forecast.end, *interval))
-    return Told(metric, replace(forecast, end=last, low=low, high=high), "", covered, tried)
+    lowest, highest = reachable(run.metrics(), metric)
+    last, low, high = (min(max(value, lowest), highest) for value in (forecast.end, *interval))
+    return Outlook(metric, replace(forecast, end=last, low=low, high=high), "", covered, tried)
 
 
 def reachable(records: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
@@ -174,8 +178,8 @@ def widened(widths: Sequence[float]) -> float:
         Lei et al., "Distribution-Free Predictive Inference for Regression" (arXiv 1604.04173), split conformal: the
         ceil((n + 1) * share)-th smallest of n.
     """
-    place = math.ceil((len(widths) + 1) * NOMINAL)
-    return math.inf if place > len(widths) else sorted(widths)[place - 1]
+    rank = math.ceil((len(widths) + 1) * NOMINAL)
+    return math.inf if rank > len(widths) else sorted(widths)[rank - 1]
 
 
 def needed_width(steps: np.ndarray, values: np.ndarray) -> float | None:
@@ -186,7 +190,7 @@ def needed_width(steps: np.ndarray, values: np.ndarray) -> float | None:
     middle = len(steps) // 2
     if middle < LEAST_POINTS:
         return None
-    forecast, last = saturating(steps[:middle], values[:middle], float(steps[-1])), float(values[-1])
+    forecast, last = fit_saturating(steps[:middle], values[:middle], float(steps[-1])), float(values[-1])
     reach = forecast.high - forecast.end if last > forecast.end else forecast.end - forecast.low
     return abs(last - forecast.end) / reach if reach > 0 else (0.0 if last == forecast.end else math.inf)
 
@@ -202,8 +206,8 @@ def curve_of(run: RunDir, metric: str, steps: np.ndarray, values: np.ndarray) ->
     measured = np.isfinite(values)
     steps, values = steps[measured] + 1.0, values[measured]
     if len(steps) > 2 * BLOCKS:
-        parts = np.array_split(np.arange(len(steps)), BLOCKS)
-        return np.array([steps[part].mean() for part in parts]), np.array([values[part].mean() for part in parts])
+        blocks = np.array_split(np.arange(len(steps)), BLOCKS)
+        return np.array([steps[block].mean() for block in blocks]), np.array([values[block].mean() for block in blocks])
     before = heldout_mean(run, "before", "metric") if metric.startswith("heldout/") else None
     if before is not None:
         steps, values = np.insert(steps, 0, 0.0), np.insert(values, 0, before)
@@ -217,9 +221,8 @@ def finished_beside(run: RunDir, note: Callable[[str], None]) -> list[RunDir]:
     """
     folder = run.path.resolve().parent
     files = folder.parent.glob("*/*/run.json") if folder.parent.name == JOBS else folder.glob("*/run.json")
-    places = [file.parent for file in sorted(files)]
     finished_runs = []
-    for sibling in [RunDir(place) for place in places if place != run.path.resolve()]:
+    for sibling in [RunDir(file.parent) for file in sorted(files) if file.parent != run.path.resolve()]:
         try:
             finished = sibling.status == "finished"
         except RunError as error:
@@ -234,9 +237,9 @@ def _has_values(records: Sequence[Mapping[str, Any]], metric: str) -> bool:
     return bool(np.isfinite(curve(records, metric)).any())
 
 
-def _bases(since: np.ndarray) -> np.ndarray:
+def _bases(elapsed: np.ndarray) -> np.ndarray:
     """Return the curves [K, n, 2] of all times: 1 and the part that is reached after so many known spans [n]."""
-    reached = 1.0 - np.exp(-since[None, :] / TIMES[:, None])  # [K, n]
+    reached = 1.0 - np.exp(-elapsed[None, :] / TIMES[:, None])  # [K, n]
     return np.stack([np.ones_like(reached), reached], axis=-1)
 
 

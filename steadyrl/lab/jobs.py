@@ -34,7 +34,7 @@ Records = Sequence[Mapping[str, Any]]
 class Follow:
     """How a user interface follows a study or a search."""
 
-    begin: Callable[[Sequence[Job], Sequence[Job]], None] = field(default=lambda every, now: None)
+    begin: Callable[[Sequence[Job], Sequence[Job]], None] = field(default=lambda all_jobs, to_make: None)
     """Called with all runs of a study, and those that are to be made."""
     event: Callable[[Event], None] = field(default=lambda event: None)
     """Called with what the runs say."""
@@ -56,18 +56,18 @@ def claimed(folder: Path) -> Iterator[bool]:
     with ExitStack() as stack:
         try:
             stack.enter_context(RunDir(folder).writing())
-            mine = True
+            acquired = True
         except RunError:
-            mine = False
-        yield mine
+            acquired = False
+        yield acquired
 
 
 @contextmanager
 def awaited(folder: Path) -> Iterator[None]:
     """Hold a folder, once no other process does."""
     while True:
-        with claimed(folder) as mine:
-            if mine:
+        with claimed(folder) as acquired:
+            if acquired:
                 yield
                 return
         time.sleep(POLL_S)
@@ -81,21 +81,21 @@ def share(
     Returns:
         Whether every job is done; False where ``stop`` ended it.
     """
-    remaining, waits = dict(folders), False
+    remaining, is_waiting = dict(folders), False
     while remaining := {key: folder for key, folder in remaining.items() if not is_done(key)}:
         before = len(remaining)
         for key, folder in list(remaining.items()):
             if follow.stop():
                 return False
-            with claimed(folder) as mine:
-                if mine:
+            with claimed(folder) as acquired:
+                if acquired:
                     del remaining[key]
-                    if not is_done(key):
+                    if not is_done(key):  # another process may have made it before this one held the folder
                         make(key)
         if len(remaining) == before:
-            if not waits:
+            if not is_waiting:
                 follow.note(f"waiting for other processes, which make what is missing ({before})")
-            waits = True
+            is_waiting = True
             time.sleep(POLL_S)
     return not follow.stop()
 
@@ -110,9 +110,9 @@ def find_run(folder: Path, job: Job) -> RunDir | None:
     return newest_run(folder_of_job(folder, job))
 
 
-def newest_run(place: Path) -> RunDir | None:
+def newest_run(folder: Path) -> RunDir | None:
     """Return the newest run directory in a folder, or None."""
-    folders = sorted(path for path in place.iterdir() if (path / "run.json").is_file()) if place.is_dir() else []
+    folders = sorted(path for path in folder.iterdir() if (path / "run.json").is_file()) if folder.is_dir() else []
     return RunDir(folders[-1]) if folders else None
 
 
@@ -133,10 +133,10 @@ def run_job(
     watch = Watch(
         steps=lambda total: event((job.key, "begin", (len(records), total))), step=step, stop=lambda: stop(records)
     )
-    return launch.run(None if before is not None else placed(job, folder), resume=before, watch=watch)
+    return launch.run(None if before is not None else config_to_start(job, folder), resume=before, watch=watch)
 
 
-def placed(job: Job, folder: Path) -> Config:
+def config_to_start(job: Job, folder: Path) -> Config:
     """Return the settings of a run that is started: its folder, and the policy that it starts from."""
     plain = configs.dump(job.config)
     plain["run"]["folder"] = str(folder_of_job(folder, job))

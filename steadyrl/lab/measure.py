@@ -48,8 +48,8 @@ def heldout_mean(run: RunDir, when: str, part: str) -> float | None:
         heldout_set, of_set = "", part
     lines = run.evaluations(heldout_set).get(when, [])
     answers = [line.get("answers", {}).get(run.deploy, {}) for line in lines]
-    parts = answers if of_set in ("metric", "reward") else [answer.get("parts", {}) for answer in answers]
-    return finite_mean(series(parts, of_set))
+    measurements = answers if of_set in ("metric", "reward") else [answer.get("parts", {}) for answer in answers]
+    return finite_mean(series(measurements, of_set))
 
 
 def curve(records: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:

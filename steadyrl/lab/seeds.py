@@ -60,8 +60,8 @@ def interquartile_mean(values: ArrayLike) -> np.ndarray:
     """
     ordered = np.sort(np.asarray(values, np.float64), axis=-1)
     n = ordered.shape[-1]
-    place = np.arange(n)
-    inside = np.clip(np.minimum(place + 1, 0.75 * n) - np.maximum(place, 0.25 * n), 0.0, None)  # [n]
+    rank = np.arange(n)
+    inside = np.clip(np.minimum(rank + 1, 0.75 * n) - np.maximum(rank, 0.25 * n), 0.0, None)  # [n]
     means: np.ndarray = ordered @ (inside / inside.sum())
     return means
 
@@ -99,7 +99,7 @@ def difference(
     sides = (len(first), len(second))
     if min(sides) < LEAST_SEEDS:
         return Difference(before, after, sides, after - before, None, None, None)
-    errors = np.array([_squared_error(first, seed), _squared_error(second, seed + 1)])
+    errors = np.array([_squared_error(first, seed), _squared_error(second, seed + 1)])  # [2]
     total = float(errors.sum())
     freedom = total**2 / float((errors**2 / (np.array(sides) - 1)).sum()) if total else 1.0
     return _with_interval(before, after, sides, total, freedom, confidence)
@@ -126,8 +126,8 @@ def difference_of_pairs(
     if apart is None or len(first) < LEAST_PAIRS:
         return apart
     n = len(first)
-    drawn = np.asarray([first, second], np.float64)[:, _draws(n, seed)]  # [2, resamples, n]
-    before, after = interquartile_mean(drawn)
+    resampled = np.asarray([first, second], np.float64)[:, _resamples(n, seed)]  # [2, resamples, n]
+    before, after = interquartile_mean(resampled)
     squared = float((after - before).var()) * n / (n - 1)
     pairs = _with_interval(apart.first, apart.second, apart.seeds, squared, n - 1.0, confidence)
     share = _reach(pairs) / _reach(apart) if apart.low != apart.high else math.inf
@@ -173,10 +173,11 @@ def _squared_error(values: Sequence[float], seed: int) -> float:
     """Return the squared standard error of the interquartile mean."""
     sample = np.asarray(values, np.float64)
     n = len(sample)
-    return float(interquartile_mean(sample[_draws(n, seed)]).var()) * n / (n - 1)
+    resampled = interquartile_mean(sample[_resamples(n, seed)])  # [resamples]
+    return float(resampled.var()) * n / (n - 1)  # a bootstrap of n seeds has (n - 1) / n of their spread
 
 
-def _draws(n: int, seed: int) -> np.ndarray:
+def _resamples(n: int, seed: int) -> np.ndarray:
     """Return the seeds that each resample draws, [resamples, n]: every possible one where there are few, else some."""
     if n**n <= RESAMPLES:
         return np.indices((n,) * n).reshape(n, -1).T

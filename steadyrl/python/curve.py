@@ -24,17 +24,17 @@ def reward_curve(points: Sequence[tuple[int, float | None]]) -> str:
         return ""
     steps, values = thinned(finite[:, 0], finite[:, 1], MOST_POINTS)
     low, high = float(values.min()), float(values.max())
-    span = high - low or 1.0
-    x = _LEFT + (steps - steps[0]) / (steps[-1] - steps[0]) * (_WIDTH - _LEFT - 8)
+    span = high - low or 1.0  # a constant curve lies at the bottom
+    xs = _LEFT + (steps - steps[0]) / (steps[-1] - steps[0]) * (_WIDTH - _LEFT - 8)
     smooth = rolling_median(values, window(len(values)))
 
-    def line(heights: np.ndarray, style: str) -> str:
-        y = _HEIGHT - _BOTTOM - (heights - low) / span * (_HEIGHT - _BOTTOM - _TOP - 6)
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    def line(values: np.ndarray, style: str) -> str:
+        ys = _HEIGHT - _BOTTOM - (values - low) / span * (_HEIGHT - _BOTTOM - _TOP - 6)
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
         return f'<polyline points="{path}" fill="none" stroke="{_COLOUR}" {style}/>'
 
-    def text(at: float, height: float, words: str, anchor: str) -> str:
-        return f'<text x="{at}" y="{height}" text-anchor="{anchor}" fill="currentColor">{words}</text>'
+    def text(x: float, y: float, label: str, anchor: str) -> str:
+        return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{label}</text>'
 
     base = _HEIGHT - _BOTTOM
     marks = [

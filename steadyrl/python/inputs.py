@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from steadyrl.core import plugins
-from steadyrl.core.config import Config
+from steadyrl.core.config import PLUGIN_NAMES, Config, settings_class
 from steadyrl.core.errors import ConfigError, DataError, SteadyError, exception_line
 from steadyrl.core.plugins import require, session_path
 from steadyrl.core.rundir import write_text
@@ -31,18 +31,16 @@ from steadyrl.loop.tasks.data_files import JUDGES, SPLIT_IN, TRAIN
 FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
 _DIGITS = 12  # of a digest in a name
 _MISSING = ("NaTType", "NAType")  # how pandas writes that a value is missing, beside NaN
-_MOST = 1_000_000  # rows of a stream, which may have no end; what has a length is taken whole
+_MAX_STREAMED = 1_000_000  # rows of a stream, which may have no end; what has a length is read to its end
 _FORMS = "texts, dicts with a 'prompt', lists of messages, a DataFrame, a Dataset, a file, a folder, or a hub name"
 _SECTIONS = {
     name: field.annotation
     for name, field in Config.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
-# Of the sections whose plug-in has settings of its own: the setting that names the plug-in.
-_NAMES = {"algorithm": "name", "task": "name", "backend": "name", "curriculum": "name", "sampler": "engine"}
 # Their settings go before others of the same name: epochs are passes over the prompts, and evaluations sample as
 # training does unless they have a temperature of their own.
-_FIRST = ("run", "sampling")
+_PREFERRED_SECTIONS = ("run", "sampling")
 
 
 def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
@@ -70,59 +68,59 @@ def prompts_args(prompts: Any, heldout: Any, folder: Path) -> dict[str, Any]:
     elif isinstance(heldout, int | np.integer):
         raise DataError(f"heldout: got {heldout}; expected a share of the prompts between 0 and 1, or {_FORMS}")
     elif heldout is not None:
-        args["heldout"] = _file("heldout", heldout, folder)
-    return {"path": _file("prompts", prompts, folder, least=1 if "heldout" in args else 2), **args}
+        args["heldout"] = _path_of_rows("heldout", heldout, folder)
+    return {"path": _path_of_rows("prompts", prompts, folder, min_rows=1 if "heldout" in args else 2), **args}
 
 
-def _file(what: str, rows: Any, folder: Path, least: int = 1) -> str:
+def _path_of_rows(argument: str, rows: Any, folder: Path, min_rows: int = 1) -> str:
     if isinstance(rows, str | Path) and str(rows):
         return str(rows)
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(what, rows)]
-    if len(lines) < least:
-        alone = "; give two or more, for one has to judge the training of the other, or heldout=..." if lines else ""
-        raise DataError(f"{what}: got {len(lines) or 'none'}; expected {_FORMS}{alone}")
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(argument, rows)]
+    if len(lines) < min_rows:
+        hint = "; give two or more, for one has to judge the training of the other, or heldout=..." if lines else ""
+        raise DataError(f"{argument}: got {len(lines) or 'none'}; expected {_FORMS}{hint}")
     text = "".join(lines)
-    path = folder / f"{what}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}.jsonl"
+    path = folder / f"{argument}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}.jsonl"
     if not path.is_file():
         write_text(path, text)
     return str(path)
 
 
-def _rows(what: str, rows: Any) -> Iterable[dict[str, Any]]:
-    pandas = sys.modules.get("pandas")
+def _rows(argument: str, rows: Any) -> Iterable[dict[str, Any]]:
+    pandas = sys.modules.get("pandas")  # who passes a DataFrame has imported it; nobody else waits for that
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         rows = rows.to_dict("records")
     if isinstance(rows, Mapping):
-        splits = f"rows under '{TRAIN}', or " if what == "prompts" else ""
+        splits = f"rows under '{TRAIN}', or " if argument == "prompts" else ""
         raise DataError(
-            f"{what}: got a dict of {', '.join(map(str, rows)):.200}; expected {splits}{_FORMS}; of a dict of columns "
-            "Dataset.from_dict makes a Dataset, and Dataset.select takes some rows of one"
+            f"{argument}: got a dict of {', '.join(map(str, rows)):.200}; expected {splits}{_FORMS}; of a dict of "
+            "columns Dataset.from_dict makes a Dataset, and Dataset.select takes some rows of one"
         )
     if not isinstance(rows, Iterable):
-        raise DataError(f"{what}: got {type(rows).__name__}; expected {_FORMS}")
+        raise DataError(f"{argument}: got {type(rows).__name__}; expected {_FORMS}")
     for number, row in enumerate(rows):
-        if number >= _MOST and not isinstance(rows, Sized):
+        if number >= _MAX_STREAMED and not isinstance(rows, Sized):
             raise DataError(
-                f"{what}: got a stream of more than {_MOST:,} rows; expected as many as the run can use: take its "
-                "first ones, as in stream.take(10_000) or itertools.islice(stream, 10_000)"
+                f"{argument}: got a stream of more than {_MAX_STREAMED:,} rows; expected as many as the run can use: "
+                "take its first ones, as in stream.take(10_000) or itertools.islice(stream, 10_000)"
             )
-        place = f"{what}[{number}]"
+        cell = f"{argument}[{number}]"
         if isinstance(row, Mapping):
-            yield {str(key): _plain(value, f"{place}['{key}']") for key, value in row.items()}
+            yield {str(key): _plain(value, f"{cell}['{key}']") for key, value in row.items()}
         elif isinstance(row, str | list | tuple):
-            yield {"prompt": _plain(row, place)}
+            yield {"prompt": _plain(row, cell)}
         else:
-            raise DataError(f"{place} is {row!r:.80} ({type(row).__name__}); expected {_FORMS}")
+            raise DataError(f"{cell} is {row!r:.80} ({type(row).__name__}); expected {_FORMS}")
 
 
-def _plain(value: Any, place: str) -> Any:
+def _plain(value: Any, location: str) -> Any:
     """Return a value as JSON holds it; a missing number is None."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, place) for key, item in value.items()}
+        return {str(key): _plain(item, location) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, place) for item in value]
+        return [_plain(item, location) for item in value]
     if type(value).__name__ in _MISSING or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, date | time):
@@ -130,8 +128,8 @@ def _plain(value: Any, place: str) -> Any:
     if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise DataError(
-        f"{place} is {value!r:.80} ({type(value).__name__}), which no JSON file holds; leave the column out, or make "
-        "texts or numbers of it"
+        f"{location} is {value!r:.80} ({type(value).__name__}), which no JSON file holds; leave the column out, or "
+        "make texts or numbers of it"
     )
 
 
@@ -175,6 +173,7 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
     if not callable(getattr(tokenizer, "save_pretrained", None)):
         raise ConfigError(f"tokenizer: got {type(tokenizer).__name__}; expected one of transformers, or a name")
     folder.mkdir(parents=True, exist_ok=True)
+    # The name is a digest of the files, so they are written first; in this folder, for a rename stays on one disk.
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = Path(temporary) / "model"
         try:
@@ -184,10 +183,10 @@ def model_path(model: Any, tokenizer: Any, folder: Path) -> str:
                 f"model: the {kind} cannot be saved ({exception_line(error)}); expected one with its weights in memory"
             ) from error
         tokenizer.save_pretrained(saved)
-        target = folder / f"model-{_digest(saved)}"
-        if not target.is_dir():
-            saved.rename(target)
-    return str(target)
+        destination = folder / f"model-{_digest(saved)}"
+        if not destination.is_dir():
+            saved.rename(destination)
+    return str(destination)
 
 
 def _digest(folder: Path) -> str:
@@ -209,26 +208,25 @@ def reward_entries(reward: Any) -> dict[str, Any]:
     Raises:
         ConfigError: It is something else.
     """
-    if isinstance(reward, Mapping):
-        entries = [_entry(key, value) for key, value in reward.items()]
+    if not isinstance(reward, Mapping):
+        rewards = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
+        entries = [_reward_entry(function, 1.0) for function in rewards]
     else:
-        functions = reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]
-        entries = [_entry(function, 1.0) for function in functions]
-    named: dict[str, Any] = {}
-    for thing, name, weight in entries:
-        path = thing if isinstance(thing, str) else _unlike(thing, name, named)
-        named[path] = weight
-    return named
+        entries = [_reward_entry(key, value) for key, value in reward.items()]
+    weights: dict[str, Any] = {}
+    for function, name, weight in entries:
+        weights[name if function is None else _unique_path(function, name, weights)] = weight
+    return weights
 
 
-def _entry(key: Any, value: Any) -> tuple[Any, str, Any]:
-    """Return a function, or the name of a reward; the name that a function gets; and its weight."""
+def _reward_entry(key: Any, value: Any) -> tuple[Any, str, Any]:
+    """Return a function and the name that it gets, or None and the name of a reward; and the weight."""
     if isinstance(key, str) and callable(value):
         if not key.isidentifier():
             raise ConfigError(f"reward: got the name '{key:.80}'; expected letters, digits and underscores")
         return value, key, 1.0
     if isinstance(key, str):
-        return key, "", value
+        return None, key, value
     if not callable(key):
         raise ConfigError(
             f"reward: got {key!r:.80} ({type(key).__name__}); expected a function (problem, rollout), a function of "
@@ -240,15 +238,11 @@ def _entry(key: Any, value: Any) -> tuple[Any, str, Any]:
     return key, name if name.isidentifier() else "reward", value
 
 
-def _unlike(function: Any, name: str, entries: Mapping[str, Any]) -> str:
+def _unique_path(function: Any, name: str, weights: Mapping[str, Any]) -> str:
     """Return the import path of a function; one that would share its name with another reward gets a number."""
-    names = {path.rpartition(":")[2] for path in entries}
-    free = name
-    for number in range(2, len(names) + 2):
-        if free not in names:
-            break
-        free = f"{name}_{number}"
-    return session_path(function, free)
+    names = {path.rpartition(":")[2] for path in weights}
+    candidates = (name, *(f"{name}_{number}" for number in range(2, len(names) + 2)))
+    return session_path(function, next(candidate for candidate in candidates if candidate not in names))
 
 
 def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -266,17 +260,19 @@ def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
     settings: dict[str, dict[str, Any]] = {}
     for keyword in [keyword for keyword in remaining if keyword in _SECTIONS]:
         value = remaining.pop(keyword)
-        if not isinstance(value, Mapping) and keyword not in _NAMES:
+        if not isinstance(value, Mapping) and keyword not in PLUGIN_NAMES:
             raise ConfigError(f"{keyword}: got {value!r:.80}; expected a dict of its settings")
-        settings[keyword] = dict(value) if isinstance(value, Mapping) else {_NAMES[keyword]: value}
+        settings[keyword] = dict(value) if isinstance(value, Mapping) else {PLUGIN_NAMES[keyword]: value}
     plugin_settings = {
-        section: _of_plugin(section, settings.get(section, {}).get(_NAMES[section], name))
+        section: settings_class(
+            plugins.load(section, str(settings.get(section, {}).get(PLUGIN_NAMES[section], name))), BaseModel
+        )
         for section, name in names.items()
     }
     problems = []
     for keyword, value in remaining.items():
         try:
-            section, *inner = _place(keyword, plugin_settings)
+            section, *inner = _table_of(keyword, plugin_settings)
         except ConfigError as error:
             problems.append(str(error))
             continue
@@ -289,31 +285,26 @@ def nested(keywords: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
     return settings
 
 
-def _of_plugin(section: str, name: Any) -> type[BaseModel] | None:
-    settings = getattr(plugins.load(section, str(name)), "Settings", None)
-    return settings if isinstance(settings, type) and issubclass(settings, BaseModel) else None
-
-
-def _place(keyword: str, plugin_settings: Mapping[str, type[BaseModel] | None]) -> tuple[str, ...]:
+def _table_of(keyword: str, plugin_settings: Mapping[str, type[BaseModel] | None]) -> tuple[str, ...]:
     """Return the keys of the table that holds a setting."""
-    homes: list[tuple[str, ...]] = [
+    tables: list[tuple[str, ...]] = [
         (section,) for section, fields in _SECTIONS.items() if keyword in fields.model_fields
     ]
-    homes = [home for home in homes if home[0] in _FIRST] or homes
-    homes = homes or [
+    tables = [table for table in tables if table[0] in _PREFERRED_SECTIONS] or tables
+    tables = tables or [
         (section, "args") for section, fields in plugin_settings.items() if fields and keyword in fields.model_fields
     ]
-    if len(homes) == 1:
-        return homes[0]
-    if homes:
-        choices = " or ".join(f"{'.'.join(home)}.{keyword}" for home in homes)
+    if len(tables) == 1:
+        return tables[0]
+    if tables:
+        choices = " or ".join(f"{'.'.join(table)}.{keyword}" for table in tables)
         raise ConfigError(
-            f"{keyword} may be {choices}; say which one: overrides={{'{'.'.join(homes[0])}.{keyword}': ...}}"
+            f"{keyword} may be {choices}; say which one: overrides={{'{'.'.join(tables[0])}.{keyword}': ...}}"
         )
     if answer := plugins.of_peers("settings").get(keyword):
         raise ConfigError(f"no setting is called {keyword}; it is {answer} here")
-    forms = [*_SECTIONS.values(), *filter(None, plugin_settings.values())]
-    names = sorted({*_SECTIONS, *(name for form in forms for name in form.model_fields)})
+    classes = [*_SECTIONS.values(), *filter(None, plugin_settings.values())]
+    names = sorted({*_SECTIONS, *(name for fields in classes for name in fields.model_fields)})
     close = difflib.get_close_matches(keyword, names, n=1)
     hint = f"did you mean {close[0]}?" if close else "docs/config.md lists all settings"
     raise ConfigError(f"no setting is called {keyword}; {hint}")

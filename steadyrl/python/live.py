@@ -17,9 +17,9 @@ from steadyrl.loop.train import Watch
 from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.rows import describe_action
 
-_EVERY_S = 1.0  # a notebook keeps what it is sent, and its page redraws the cell
-_LINES = 8  # of notes and findings, the newest
-_SHOWN = {
+_UPDATE_S = 1.0  # a notebook keeps what it is sent, and its page redraws the cell
+_MAX_LINES = 8  # of notes and findings, the newest
+_TABLE_METRICS = {
     "reward/mean": "reward",
     "kl_ref_k1_seq": "KL to the reference",
     "entropy": "entropy",
@@ -43,7 +43,7 @@ class NotebookView:
         warnings.filterwarnings("ignore", message="IProgress not found")
         self._html = display.HTML
         self._handle = display.display(self._html(""), display_id=True)
-        self._total, self._began = 0, 0.0  # steps of the run; when the first of them ended
+        self._total_steps, self._first_step_end = 0, 0.0  # time of a step is measured after the first
         self._rewards: list[tuple[int, float | None]] = []
         self._record: Mapping[str, Any] = {}
         self._phase, self._count = "", ""
@@ -75,9 +75,9 @@ class NotebookView:
         self._lines.append(text)
         self._update()
 
-    def count(self, what: str, done: int, total: int) -> None:
+    def count(self, noun: str, done: int, total: int) -> None:
         """Show how many of a kind are done."""
-        self._count = "" if done >= total else f"{what}: {done} of {total}"
+        self._count = "" if done >= total else f"{noun}: {done} of {total}"
         self._update()
 
     def begin(self, text: str) -> None:
@@ -86,10 +86,10 @@ class NotebookView:
         self._update(at_once=not self._record)  # the phases before the first step are few and long
 
     def _steps(self, total: int) -> None:
-        self._total = total
+        self._total_steps = total
 
     def _step(self, record: Mapping[str, Any]) -> None:
-        self._began = self._began or time.monotonic()
+        self._first_step_end = self._first_step_end or time.monotonic()
         self._record, self._phase, self._count = record, "", ""
         self._rewards.append((record["step"], record.get("reward/mean")))
         self._update()
@@ -102,30 +102,30 @@ class NotebookView:
 
     def _update(self, at_once: bool = False) -> None:
         now = time.monotonic()
-        if at_once or now - self._updated >= _EVERY_S:
+        if at_once or now - self._updated >= _UPDATE_S:
             self._updated = now
             self._handle.update(self._html(self.page()))
 
     def page(self) -> str:
         """Return what the cell shows, as HTML."""
         rows = []
-        for name, heading in _SHOWN.items():
+        for name, heading in _TABLE_METRICS.items():
             if (value := self._record.get(name)) is not None:
                 metric = describe(name)
                 unit = metric.unit if metric and metric.unit != "reward" else ""
                 rows.append(f"<tr><td>{heading}</td><td><b>{value:.3g}</b></td><td>{escape(unit)}</td></tr>")
-        parts = [f"<b>{escape(self._headline())}</b>", f"<table>{''.join(rows)}</table>" if rows else ""]
-        parts.append(reward_curve(self._rewards))
-        parts += [f"<div>{escape(line)}</div>" for line in self._lines[-_LINES:]]
-        return f'<div style="font: 14px/1.5 system-ui, sans-serif">{"".join(parts)}</div>'
+        blocks = [f"<b>{escape(self._headline())}</b>", f"<table>{''.join(rows)}</table>" if rows else ""]
+        blocks.append(reward_curve(self._rewards))
+        blocks += [f"<div>{escape(line)}</div>" for line in self._lines[-_MAX_LINES:]]
+        return f'<div style="font: 14px/1.5 system-ui, sans-serif">{"".join(blocks)}</div>'
 
     def _headline(self) -> str:
-        now = " ".join(filter(None, (self._phase, self._count)))
+        activity = " ".join(filter(None, (self._phase, self._count)))
         if not self._record:
-            return now or "starting"
+            return activity or "starting"
         done = self._record["step"] + 1
-        line = f"step {done - 1} ({done} of {self._total} done)"
-        if len(self._rewards) > 1 and done < self._total:
-            seconds = (time.monotonic() - self._began) / (len(self._rewards) - 1) * (self._total - done)
+        line = f"step {done - 1} ({done} of {self._total_steps} done)"
+        if len(self._rewards) > 1 and done < self._total_steps:
+            seconds = (time.monotonic() - self._first_step_end) / (len(self._rewards) - 1) * (self._total_steps - done)
             line += f", about {duration(seconds)} left"
-        return f"{line}; {now}" if now else line
+        return f"{line}; {activity}" if activity else line

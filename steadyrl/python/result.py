@@ -84,10 +84,11 @@ class Run(RunDir):
         Raises:
             SteadyError: The run has no such checkpoint, the folder cannot be written, or the hub refuses.
         """
-        wanted, folder = None if checkpoint is None else str(checkpoint), None if to is None else Path(to).expanduser()
-        return deliver([self], folder, wanted, merge, gguf, push_to_hub)[0]
+        checkpoint_name = None if checkpoint is None else str(checkpoint)
+        folder = None if to is None else Path(to).expanduser()
+        return deliver([self], folder, checkpoint_name, merge, gguf, push_to_hub)[0]
 
-    def _lines(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         """Return what is to be said of the run: its status, how the held-out answers changed, the doctor's verdict."""
         try:
             steps = self.resolved().get("run", {}).get("steps")
@@ -100,12 +101,12 @@ class Run(RunDir):
         return [*lines, headline(report.summary), f"doctor: {report.diagnosis.verdict}{lead}"]
 
     def __repr__(self) -> str:
-        return "\n    ".join([f"run {self.path}", *self._lines()])
+        return "\n    ".join([f"run {self.path}", *self._summary_lines()])
 
     def _repr_html_(self) -> str:
-        status, *lines = map(escape, self._lines())
+        status, *lines = map(escape, self._summary_lines())
         rewards = [(line["step"], line.get("reward/mean")) for line in self.metrics()]
         curve = reward_curve(rewards)
-        shown = "".join(f"<div>{line}</div>" for line in lines)
+        details = "".join(f"<div>{line}</div>" for line in lines)
         path = escape(str(self.path))
-        return f'<div style="{_STYLE}"><b>{status}</b>{shown}{curve}<div><code>{path}</code></div></div>'
+        return f'<div style="{_STYLE}"><b>{status}</b>{details}{curve}<div><code>{path}</code></div></div>'

@@ -29,9 +29,9 @@ from steadyrl.python.result import Run
 from steadyrl.show.report.write import write_summary
 
 # Backends that load a model folder; of others no size is known.
-_OF_FOLDERS = ("torch", "fsdp", "mlx")
+_FOLDER_BACKENDS = ("torch", "fsdp", "mlx")
 # What the line of settings shows, by the section and the place in it.
-_SHOWN = (
+_PRINTED = (
     ("algorithm", "name"), ("model", "lora_rank"), ("update", "learning_rate"), ("update", "schedule"),
     ("update", "warmup_steps"), ("run", "steps"), ("rollout", "prompts_per_step"), ("rollout", "samples_per_prompt"),
     ("update", "minibatches"), ("sampling", "max_new_tokens"), ("sampling", "temperature"),
@@ -140,45 +140,46 @@ def _settings(
     """Return the nested settings of a run: the defaults for the model, over them what the user gave."""
     rewards = reward_entries(reward)  # before anything is written
     names = {"algorithm": ALGORITHM, "task": "prompts", "backend": BackendSection().name}
-    chosen = configs.merge(nested(keywords, names), overrides)
-    folder = Path(configs.validate(RunSection, chosen.get("run", {}), "run").folder).expanduser() / FOLDER
-    section = {"path": model_path(model, tokenizer, folder)}
+    settings = configs.merge(nested(keywords, names), overrides)
+    folder = Path(configs.validate(RunSection, settings.get("run", {}), "run").folder).expanduser() / FOLDER
+    model_settings = {"path": model_path(model, tokenizer, folder)}
     args = prompts_args(prompts, heldout, folder)
     if len(rewards) == 1:
         args["metric"] = next(iter(rewards)).rpartition(":")[2]  # evaluations are then called what the reward is
-    chosen = _over({"model": section, "task": {"name": "prompts", "args": args}, "rewards": rewards}, chosen)
-    task_settings = configs.validate(plugins.load("task", "prompts").Settings, chosen["task"]["args"], "task.args")
+    settings = _overlay(
+        {"model": model_settings, "task": {"name": "prompts", "args": args}, "rewards": rewards}, settings
+    )
+    task_settings = configs.validate(plugins.load("task", "prompts").Settings, settings["task"]["args"], "task.args")
     task = plugins.open_task("prompts", task_settings, 0)
     problems, judges = (plugins.problems_of(task, split) for split in ("train", "heldout"))
     facts = None
-    if chosen.get("backend", {}).get("name", names["backend"]) in _OF_FOLDERS:
+    if settings.get("backend", {}).get("name", names["backend"]) in _FOLDER_BACKENDS:
         answers = [answer for problem in problems if (answer := task.gold(problem)) is not None]
-        facts = model_facts(configs.validate(ModelSection, chosen["model"], "model"), answers)
-    return _over(defaults(chosen, facts, len(problems), len(judges)), chosen)
+        facts = model_facts(configs.validate(ModelSection, settings["model"], "model"), answers)
+    return _overlay(defaults(settings, facts, len(problems), len(judges)), settings)
 
 
-def _over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with others laid over them."""
+def _overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**base, **top}
     for key in base.keys() & top.keys():
         if isinstance(base[key], Mapping) and isinstance(top[key], Mapping):
-            merged[key] = _over(base[key], top[key])
+            merged[key] = _overlay(base[key], top[key])
     return merged
 
 
 def _settings_line(config: Config) -> str:
     """Return what a run trains with, by the names of the keyword arguments."""
     values = [
-        (name if name != "name" else section, getattr(getattr(config, section), name)) for section, name in _SHOWN
+        (name if name != "name" else section, getattr(getattr(config, section), name)) for section, name in _PRINTED
     ]
     values += config.algorithm.args.model_dump(exclude_unset=True).items()
     return " ".join(f"{name}={value}" for name, value in values)
 
 
 @contextmanager
-def _view(shown: bool) -> Iterator[Watch]:
+def _view(enabled: bool) -> Iterator[Watch]:
     """Show a run while it goes on: in a notebook's cell, or as the command line does; or not at all."""
-    if not shown:
+    if not enabled:
         yield Watch()
         return
     if in_notebook():

@@ -75,7 +75,7 @@ def test_a_signal_stops_after_the_step_and_saves(here, number):
         stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     # After the step, or within it where the signal met a reward at work, which is not waited for.
-    assert re.search(rf"(stopped and|steps is) saved; go on with: steadyrl train --resume \S*{run.name}\n", stderr)
+    assert re.search(rf"(stopped and|steps? is) saved; go on with: steadyrl train --resume \S*{run.name}\n", stderr)
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert (run / "checkpoints" / f"{len(steps):06d}" / "DONE").is_file()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"

@@ -6,7 +6,7 @@ import pytest
 
 from steadyrl.core import config, plugins
 from steadyrl.core.errors import ConfigError, DataError
-from steadyrl.core.places import elsewhere, from_here
+from steadyrl.core.places import from_here, path_hint
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop.tasks.jsonl import read_objects
 
@@ -45,6 +45,6 @@ def test_what_is_there_from_a_folder_around_the_settings_is_said_to_be(project, 
 
 def test_nothing_is_said_of_what_is_nowhere_or_has_a_whole_path(project):
     of_config(project)
-    assert elsewhere(Path("nowhere.jsonl")) == ""
+    assert path_hint(Path("nowhere.jsonl")) == ""
     assert from_here(Path("/nowhere.jsonl")) == ""
     assert from_here(Path("nowhere.jsonl")) == f", seen from {Path.cwd()}"

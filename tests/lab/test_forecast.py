@@ -14,11 +14,11 @@ from steadyrl.lab.forecast import (
     Forecast,
     coverage,
     finished_beside,
+    fit_saturating,
     forecast_run,
     needed_width,
     reachable,
     require_values,
-    saturating,
     widened,
     widths_on,
 )
@@ -27,7 +27,7 @@ from steadyrl.lab.forecast import (
 def test_a_curve_without_noise_is_carried_on_exactly():
     steps = np.arange(0.0, 50.0, 5.0)
     values = 1.0 + 2.0 * (1 - np.exp(-steps / 45.0))
-    found = saturating(steps, values, 200.0)
+    found = fit_saturating(steps, values, 200.0)
     assert found.end == pytest.approx(1.0 + 2.0 * (1 - math.exp(-200 / 45)), abs=0.1)  # between two times of the grid
     assert found.now == pytest.approx(values[-1], abs=0.05)
 
@@ -80,7 +80,7 @@ def rising(seed, count):
 
 def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_path):
     run = made(tmp_path, "now", rising(99, 10), status="running")
-    why = told_of(run, []).why
+    why = told_of(run, []).reason
     assert "on 8 finished runs of this task and algorithm, each with at least 10 values of heldout/m. Of 0 such" in why
     for seed in range(12):
         made(tmp_path, f"old-{seed}", rising(seed, 20))
@@ -91,7 +91,7 @@ def test_it_speaks_where_its_intervals_have_held_and_is_silent_elsewhere(tmp_pat
     assert told.tried == 12 and told.covered >= 9
     assert told.forecast.low < 0.96 < told.forecast.high
     short = told_of(made(tmp_path / "b", "short", [0.1, 0.2]), others)
-    assert short.forecast is None and "heldout/m has 2 of the 5 values that a forecast needs" in short.why
+    assert short.forecast is None and "heldout/m has 2 of the 5 values that a forecast needs" in short.reason
 
 
 def test_the_runs_of_a_study_are_beside_each_other(tmp_path):
@@ -108,7 +108,7 @@ def test_finished_runs_that_are_too_short_are_counted(tmp_path):
     run = made(tmp_path, "now", rising(99, 10), status="running")
     others = [made(tmp_path, f"short-{seed}", rising(seed, 9)) for seed in range(8)]
     others.append(made(tmp_path, "long", rising(8, 10)))
-    assert "values of heldout/m. Of 9 such runs 1 have so many (--history names more)" in told_of(run, others).why
+    assert "values of heldout/m. Of 9 such runs 1 have so many (--history names more)" in told_of(run, others).reason
 
 
 def test_a_forecast_stays_within_what_a_single_answer_has_reached(tmp_path):
@@ -127,7 +127,7 @@ def test_runs_that_never_followed_such_a_curve_make_it_silent(tmp_path):
     for seed in range(10):  # each jumps after its middle, by another amount
         made(tmp_path, f"old-{seed}", [*rising(seed, 10), *(3.0**seed + x for x in rising(seed, 10))])
     told = told_of(made(tmp_path / "b", "now", rising(1, 10)), finished_beside(RunDir(tmp_path / "none"), pytest.fail))
-    assert told.forecast is not None or "only" in told.why
+    assert told.forecast is not None or "only" in told.reason
     assert told.forecast is None or told.forecast.high - told.forecast.low > 100
 
 

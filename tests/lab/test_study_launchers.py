@@ -15,7 +15,7 @@ from steadyrl.lab.jobs import Follow, find_run
 from steadyrl.lab.launchers.command import Command, Ended, choose
 from steadyrl.lab.launchers.processes import LOADED
 from steadyrl.lab.study.plan import jobs, read_study
-from steadyrl.lab.study.study import Followed, folder_of, make_one, run_study
+from steadyrl.lab.study.study import RunProgress, folder_of, make_one, run_study
 from tests import needs
 
 FILE = """
@@ -131,7 +131,7 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
         followed.report(Follow(event=lambda event: events.append(event[1:])))
         return list(events)
 
-    followed = Followed(command, lambda: run)
+    followed = RunProgress(command, lambda: run)
     assert reported(followed) == []
     write_json(run.info_file, {"attempt": 2})
     assert reported(followed) == [("begin", (0, 7))]
@@ -143,7 +143,7 @@ def test_a_run_is_followed_by_what_it_appends_and_no_step_counts_twice(tmp_path)
     append_line(run.metrics_file, {"step": 3, "attempt": 3})
     assert reported(followed) == [("step", 4)]
 
-    went_on = Followed(command, lambda: run)
+    went_on = RunProgress(command, lambda: run)
     assert reported(went_on) == []
     write_json(run.info_file, {"attempt": 3})
     assert reported(went_on) == [("begin", (4, 7))]

@@ -25,8 +25,8 @@ def draw_nothing(plots, replace=setattr):
     """Let the module that draws reports' pictures make empty ones."""
     replace(plots, "as_svg", lambda figure: NOTHING)
     replace(plots, "svg", lambda *_, **__: NOTHING)
-    replace(plots, "single", lambda *_: None)
-    replace(plots, "together", lambda figures: plots.Drawn(NOTHING, b"", (NOTHING,) * len(figures)))
+    replace(plots, "panel_figure", lambda *_: None)
+    replace(plots, "combined", lambda figures: plots.Rendered(NOTHING, b"", (NOTHING,) * len(figures)))
 
 
 # What a test goes without that has no marker of this name: the module that gives it, and the change of that module.

@@ -76,7 +76,7 @@ def test_a_path_stays_what_it_is_and_nothing_is_written(tmp_path):
 
 def test_a_stream_without_an_end_is_refused_and_a_long_list_is_not(tmp_path, monkeypatch):
     """As IterableDataset.from_generator of a loop gives one."""
-    monkeypatch.setattr("steadyrl.python.inputs._MOST", 3)
+    monkeypatch.setattr("steadyrl.python.inputs._MAX_STREAMED", 3)
     assert len(rows(prompts_args(iter("abc"), None, tmp_path))) == 3
     assert len(rows(prompts_args(list("abcd"), None, tmp_path))) == 4
     with pytest.raises(DataError, match=r"a stream of more than 3 rows; .* take its first ones"):

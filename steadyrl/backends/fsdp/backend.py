@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from steadyrl.core.types import Batch, Completion, Sampling, TokenScores
 
 log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 
 class FsdpBackend:
     """See Backend; every method is called on all ranks."""
@@ -28,50 +30,50 @@ class FsdpBackend:
     def __init__(self, worker: Worker, ranks: Ranks):
         self._worker, self._ranks = worker, ranks
         self.tokenizer = worker.backend.tokenizer
-        self._described = worker.describe()
-        self._cut = ""
+        self._description = worker.describe()
+        self._interrupted = ""
 
     def describe(self) -> dict[str, object]:
         """Return what run.json records of the model."""
-        return self._described
+        return self._description
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
-        context: Any = self._described["context"]
+        context: Any = self._description["context"]
         require_room(context, max(map(len, prompts), default=0), sampling.max_new_tokens)  # before others are asked
-        completions: list[Completion] = self._together("generate", prompts, sampling, seeds)
-        return completions
+        return self._on_all_ranks(self._worker.generate, prompts, sampling, seeds)
 
     def score(self, batch: Batch, sampling: Sampling, needs: frozenset[str]) -> TokenScores:
         """See Backend."""
-        scores: TokenScores = self._together("score", batch, sampling, needs)
-        return scores
+        return self._on_all_ranks(self._worker.score, batch, sampling, needs)
 
     def step(self, batch: Batch, update: Update) -> Stats:
         """See Backend."""
-        stats: Stats = self._together("step", batch, update)
-        return stats
+        return self._on_all_ranks(self._worker.step, batch, update)
 
     def save(self, folder: Path) -> None:
         """See Backend."""
-        self._together("save", folder.absolute())
+        self._on_all_ranks(self._worker.save, folder.absolute())
 
     def load(self, folder: Path) -> None:
         """See Backend."""
-        self._together("load", folder.absolute())
+        self._on_all_ranks(self._worker.load, folder.absolute())
 
     def check_reference(self, folder: Path) -> None:
         """See Referring."""
         self._worker.check_reference(folder)
 
-    def _together(self, work: str, *args: Any) -> Any:
-        if self._cut:
-            raise RankError(f"the ranks were cut off in '{self._cut}'; go on from the last checkpoint with --resume")
-        with self._ranks.phase(work):
-            self._ranks.say((work, args))
-            self._cut = work  # until it is done: after an interrupt the others may wait for what never comes
-            result = getattr(self._worker, work)(*args)
-        self._cut = ""
+    def _on_all_ranks(self, method: Callable[..., Result], *args: Any) -> Result:
+        if self._interrupted:
+            raise RankError(
+                f"the ranks were cut off in '{self._interrupted}'; go on from the last checkpoint with --resume"
+            )
+        name = method.__name__
+        with self._ranks.phase(name):
+            self._ranks.broadcast((name, args))
+            self._interrupted = name  # until it is done: after an interrupt the others may wait for what never comes
+            result = method(*args)
+        self._interrupted = ""
         return result
 
 
@@ -80,7 +82,7 @@ def lead(config: Config, algorithm: Algorithm) -> FsdpBackend:
     ranks = joined()
     ranks.meet()
     with ranks.phase("build"):
-        ranks.say(configs.dump(config))
+        ranks.broadcast(configs.dump(config))
         return FsdpBackend(Worker(config, algorithm, ranks), ranks)
 
 
@@ -92,19 +94,19 @@ def follow() -> int:
         ranks.meet()
         while True:
             with ranks.phase("waiting for rank 0"):
-                heard = ranks.hear()
-            if heard is None:
+                message = ranks.receive()
+            if message is None:
                 ranks.leave()
                 return 0
             if worker is None:
                 with ranks.phase("build"):
-                    config = configs.resolve(heard)
+                    config = configs.resolve(message)
                     algorithm = open_algorithm(config.algorithm.name, config.algorithm.args)
                     worker = Worker(config, algorithm, ranks)
                 continue
-            work, args = heard
-            with ranks.phase(work):
-                getattr(worker, work)(*args)
+            name, args = message
+            with ranks.phase(name):
+                getattr(worker, name)(*args)
     except RankError as error:
         if 0 in ranks.lost:  # otherwise rank 0 says it
             log.error("error: %s", error)

@@ -8,12 +8,12 @@ from steadyrl.core.types import Batch
 from steadyrl.maths.batch import micro_batches, take_rows
 
 
-def neighbours(rows: int, ranks: int) -> list[np.ndarray]:
+def contiguous(rows: int, ranks: int) -> list[np.ndarray]:
     """Return the rows of each rank: runs of neighbours, so that most samples of a prompt stay together."""
     return np.array_split(np.arange(rows), ranks)
 
 
-def dealt(lengths: np.ndarray, ranks: int) -> list[np.ndarray]:
+def balanced(lengths: np.ndarray, ranks: int) -> list[np.ndarray]:
     """Return the rows of each rank, so that all have about as many tokens to read.
 
     Rows are dealt from the longest to the shortest, there and back: 0, 1, 2, 2, 1, 0, 0, ...
@@ -22,7 +22,7 @@ def dealt(lengths: np.ndarray, ranks: int) -> list[np.ndarray]:
         lengths: [B], tokens of each row.
         ranks: How many ranks there are.
     """
-    order = np.argsort(-lengths, kind="stable")
+    order = np.argsort(-lengths, kind="stable")  # stable, so that every rank deals alike
     turn = np.arange(len(order)) % (2 * ranks)
     rank = np.where(turn < ranks, turn, 2 * ranks - 1 - turn)
     return [np.sort(order[rank == number]) for number in range(ranks)]
@@ -39,12 +39,13 @@ def passes(batch: Batch, ranks: int, tokens: int) -> list[list[np.ndarray | None
         tokens: Padded tokens of a pass, at most.
     """
     live = np.flatnonzero(batch.completion_mask.any(axis=1))
-    rank_parts: list[list[np.ndarray | None]] = []
-    for share in dealt(batch.lengths[live], ranks):
+    rank_passes: list[list[np.ndarray | None]] = []
+    for share in balanced(batch.lengths[live], ranks):
         rows = live[share]
-        rank_parts.append([rows[part] for part in micro_batches(take_rows(batch, rows), tokens)] if rows.size else [])
-    most = max(map(len, rank_parts))
-    return [parts + [None] * (most - len(parts)) for parts in rank_parts]
+        micro = micro_batches(take_rows(batch, rows), tokens) if rows.size else []
+        rank_passes.append([rows[micro_batch] for micro_batch in micro])
+    count = max(map(len, rank_passes))
+    return [passes + [None] * (count - len(passes)) for passes in rank_passes]
 
 
 def shortest(batch: Batch) -> np.ndarray:

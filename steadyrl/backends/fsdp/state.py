@@ -45,7 +45,7 @@ def save(folder: Path, backend: TorchBackend, group: dist.ProcessGroup) -> None:
     try:
         state_dict_saver.save(_tensors(backend), storage_writer=writer, process_group=group)
     except CheckpointException as error:
-        raise OSError(_first(error)) from error
+        raise OSError(_first_failure(error)) from error
 
 
 def save_policy(folder: Path, backend: TorchBackend, adapter: bool) -> None:
@@ -76,8 +76,8 @@ def load(folder: Path, backend: TorchBackend, group: dist.ProcessGroup) -> None:
         state_dict_loader.load(_tensors(backend), storage_reader=reader, process_group=group)
     except (CheckpointException, SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"'{shares}' is damaged or does not fit the model ({_first(error)}); delete that checkpoint's folder to "
-            "resume from an earlier one"
+            f"'{shares}' is damaged or does not fit the model ({_first_failure(error)}); delete that checkpoint's "
+            "folder to resume from an earlier one"
         ) from error
 
 
@@ -90,7 +90,7 @@ def _tensors(backend: TorchBackend) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _first(error: BaseException) -> str:
+def _first_failure(error: BaseException) -> str:
     """Return what the first rank that failed says, in one line."""
     inner = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
     return " ".join(str(inner).split())[:300] or type(inner).__name__

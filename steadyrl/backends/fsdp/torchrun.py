@@ -25,8 +25,8 @@ class Place:
 
     rank: int = 0  # its number; rank 0 runs the loop and writes the run directory
     ranks: int = 1  # how many there are
-    here: int = 0  # its number on this machine, which is that of its GPU
-    here_ranks: int = 1  # how many there are on this machine
+    local_rank: int = 0  # its number on this machine, which is that of its GPU
+    local_ranks: int = 1  # how many there are on this machine
 
 
 def place() -> Place:
@@ -52,32 +52,32 @@ class Noted:
     torchrun sends one as soon as another rank has died, and this one is to say which: it must be able to ask.
 
     Attributes:
-        came: What was noted.
-        answer: How each is answered from the end of the context on; by default as before.
+        received: What was noted.
+        handlers: How each is answered from the end of the context on; by default as before.
     """
 
     def __init__(self) -> None:
-        self.came: list[int] = []
-        self.answer: dict[int, Handler] = {}
+        self.received: list[int] = []
+        self.handlers: dict[int, Handler] = {}
 
     def listen(self) -> None:
         """Note signals from now on, also those that somebody else has begun to answer since."""
         for number in SIGNALS:
-            if (before := signal.getsignal(number)) != self._note:
-                self.answer[number] = before
+            if (old_handler := signal.getsignal(number)) != self._note:
+                self.handlers[number] = old_handler
                 signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came.append(number)
+        self.received.append(number)
 
     def __enter__(self) -> Noted:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self.answer.items():
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        if error is None and self.came:
-            signal.raise_signal(self.came[0])
+        if error is None and self.received:
+            signal.raise_signal(self.received[0])
 
 
 def noted() -> Noted:

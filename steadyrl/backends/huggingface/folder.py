@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from steadyrl.core.errors import ModelError, exception_line
-from steadyrl.core.places import elsewhere
+from steadyrl.core.places import path_hint
 from steadyrl.core.plugins import require
 from steadyrl.core.rundir import is_lfs_pointer
 from steadyrl.core.sections import ModelSection
@@ -237,11 +237,11 @@ def check_files(path: str) -> None:
     if not folder.exists():
         if path.startswith((".", "/", "~")) or path.count("/") != 1:
             raise ModelError(
-                f"there is no model folder '{path}'{elsewhere(folder)}; give 'base', a folder in Hugging Face layout, "
+                f"there is no model folder '{path}'{path_hint(folder)}; give 'base', a folder in Hugging Face layout, "
                 "or a hub name such as 'Qwen/Qwen2.5-0.5B-Instruct'"
             )
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # a line for every retry helps nobody
-        where = elsewhere(folder)
+        where = path_hint(folder)
         log.warning("model.path = '%s' is no folder here%s; looking it up on the Hugging Face hub", path, where)
         return
     if (folder / "adapter_config.json").is_file():

@@ -20,7 +20,7 @@ from steadyrl.backends.text_chat import FORMATS, TextChat
 from steadyrl.core.errors import ModelError
 from steadyrl.core.protocols import Chat
 from steadyrl.core.sections import ModelSection
-from steadyrl.core.types import TAG, Message, outline, plain_text, with_calls
+from steadyrl.core.types import TAG, Message, message_key, outline, plain_text
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ class HFTokenizer:
 
     def _require_all(self, messages: Sequence[Message]) -> None:
         """Refuse a chat template that leaves out what a message says; each outline of messages is looked at once."""
-        shape = tuple(map(with_calls, outline(messages)))
+        shape = tuple(map(message_key, outline(messages)))
         if shape in self._written:
             return
         marked = outline(messages, (f"{_MARK}{number}{_MARK}" for number in count()))

@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 def fused_or_plain() -> None:
     """Try a fused kernel, and switch them off for the process where it cannot be had; results are the same."""
-    new = float(time.time_ns() % 10**9)  # a kernel of an earlier process would come from MLX's cache on the disk
+    factor = float(time.time_ns() % 10**9)  # a kernel of an earlier process would come from MLX's cache on the disk
     try:
-        mx.eval(mx.compile(lambda x: mx.exp(x) * new + x)(mx.ones(4)))
+        mx.eval(mx.compile(lambda x: mx.exp(x) * factor + x)(mx.ones(4)))
     except RuntimeError as error:
         mx.disable_compile()
-        first = " ".join(str(error).split())[:200]
-        log.warning("MLX cannot compile kernels here (%s); going on without, which changes no result", first)
+        message = " ".join(str(error).split())[:200]
+        log.warning("MLX cannot compile kernels here (%s); going on without, which changes no result", message)

@@ -113,16 +113,15 @@ def chosen_logprobs(
         entropy: Whether to compute entropies.
     """
 
-    def measured(part: mx.array, rows: slice) -> list[mx.array]:
-        logp = log_softmax(
-            logits(part.astype(mx.float32)), scale, None if kept_mask is None else mx.array(kept_mask[rows])
-        )
+    def measure(states: mx.array, rows: slice) -> list[mx.array]:
+        mask = None if kept_mask is None else mx.array(kept_mask[rows])
+        logp = log_softmax(logits(states.astype(mx.float32)), scale, mask)
         logprobs = at_chosen(logp, mx.array(chosen[rows]))
         return [logprobs, entropy_of(logp)] if entropy else [logprobs]
 
-    parts = []
+    measured = []
     for rows in chunks(len(chosen), head.weight.shape[0]):
         # The weights of the head are inputs of their own: what a recomputed function merely sees has no gradient.
-        parts.append(nn.utils.checkpoint(head, lambda part, rows=rows: measured(part, rows))(hidden[rows]))
-    joined = [mx.concatenate(list(pieces)) for pieces in zip(*parts, strict=True)]
-    return joined[0], joined[1] if entropy else None
+        measured.append(nn.utils.checkpoint(head, lambda states, rows=rows: measure(states, rows))(hidden[rows]))
+    columns = [mx.concatenate(list(chunk_values)) for chunk_values in zip(*measured, strict=True)]
+    return columns[0], columns[1] if entropy else None

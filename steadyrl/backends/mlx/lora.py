@@ -12,7 +12,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_unflatten
 from mlx_lm.tuner.lora import LoRALinear
 
 from steadyrl.core.errors import ConfigError
@@ -30,20 +30,20 @@ def add_lora(net: nn.Module, section: ModelSection, seed: int) -> None:
         ConfigError: A name is that of no linear layer.
     """
     linear = {name: module for name, module in net.named_modules() if isinstance(module, _LINEAR) and name != "lm_head"}
-    last = {name.rpartition(".")[2] for name in linear}
-    wanted = last
+    last_names = {name.rpartition(".")[2] for name in linear}
+    targets = last_names
     if section.lora_targets != "all-linear":
-        wanted = {name.strip() for name in section.lora_targets.split(",")}
-    if unknown := sorted(wanted - last):
+        targets = {name.strip() for name in section.lora_targets.split(",")}
+    if unknown := sorted(targets - last_names):
         raise ConfigError(
             f"model.lora_targets = '{section.lora_targets}': the model has no linear layer '{unknown[0]}'; expected "
-            f"'all-linear', or some of {', '.join(sorted(last))}"
+            f"'all-linear', or some of {', '.join(sorted(last_names))}"
         )
     net.freeze()
     generator = np.random.default_rng(seed)
     adapted = []
     for name, module in linear.items():
-        if name.rpartition(".")[2] in wanted:
+        if name.rpartition(".")[2] in targets:
             layer = LoRALinear.from_base(module, section.lora_rank, scale=section.lora_alpha / section.lora_rank)
             inputs = layer.lora_a.shape[0]
             layer.lora_a = mx.array(generator.uniform(-1, 1, layer.lora_a.shape).astype(np.float32) / inputs**0.5)
@@ -59,8 +59,8 @@ def is_adapter(name: str) -> bool:
 
 def peft_name(name: str) -> str:
     """Return PEFT's name of an adapter's matrix, as its files have it."""
-    module, _, which = name.rpartition(".")
-    return f"{_PREFIX}{module}.lora_{which[-1].upper()}.weight"
+    module, _, matrix = name.rpartition(".")
+    return f"{_PREFIX}{module}.lora_{matrix[-1].upper()}.weight"
 
 
 def write_config(folder: Path, section: ModelSection, source: Path, names: list[str]) -> None:
@@ -78,8 +78,3 @@ def write_config(folder: Path, section: ModelSection, source: Path, names: list[
         "inference_mode": True,
     }
     (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def trained(net: nn.Module) -> dict[str, mx.array]:
-    """Return the parameters of a model that are not frozen, by name."""
-    return dict(tree_flatten(net.trainable_parameters()))

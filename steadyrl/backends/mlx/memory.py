@@ -18,7 +18,7 @@ def limit(memory_gib: float) -> None:
 
 def ran_out(error: Exception) -> bool:
     """Return whether an error says that memory ran out; freed memory is given back then."""
-    lacks = isinstance(error, MemoryError) or any(words in str(error) for words in _LACKING)
-    if lacks:
+    is_lack = isinstance(error, MemoryError) or any(phrase in str(error) for phrase in _LACKING)
+    if is_lack:
         mx.clear_cache()
-    return lacks
+    return is_lack

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
+from mlx_lm.utils import load_model as load_weights
 
 from steadyrl.backends.huggingface.folder import context_length, open_folder, read_tokenizer, reading
 from steadyrl.backends.huggingface.portable import older_spelling
@@ -60,7 +61,7 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
         if not source.is_dir():  # on the hub
             source = Path(plugins.require("huggingface_hub").snapshot_download(name, allow_patterns=list(_READ)))
         tokenizer = read_tokenizer(str(source))
-        net = _read(source, config)
+        net, _ = load_weights(source, model_config=older_spelling(getattr(config, "rope_parameters", None)))
         file = source / "generation_config.json"
         ends = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
         ends = getattr(config, "eos_token_id", None) if ends is None else ends
@@ -74,7 +75,7 @@ def load_model(section: ModelSection, dtype: mx.Dtype) -> Loaded:
         logits=partial(_logits, head, tied),
         config=config,
         tokenizer=HFTokenizer(tokenizer, section, ends, net.model.embed_tokens.weight.shape[0]),
-        context=_reach(config),
+        context=_max_tokens(config),
         width=config.hidden_size,
         source=source,
         quantised=any(name.endswith(".scales") for name, _ in tree_flatten(net.parameters())),
@@ -112,15 +113,8 @@ def _check_family(config: Any, path: str) -> None:
         )
 
 
-def _read(source: Path, config: Any) -> nn.Module:
-    from mlx_lm.utils import load_model as load_weights
-
-    net, _ = load_weights(source, model_config=older_spelling(getattr(config, "rope_parameters", None)))
-    return net
-
-
-def _reach(config: Any) -> int | None:
-    """Return how long a text may be: up to the window of attention, where mlx-lm has no window of its own."""
+def _max_tokens(config: Any) -> int | None:
+    # mlx-lm has no windows of attention: beyond one it would compute in another way than transformers.
     context, window = context_length(config), getattr(config, "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return context

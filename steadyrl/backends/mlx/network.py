@@ -9,10 +9,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from steadyrl.backends.mlx.likelihood import at_chosen, log_softmax
-from steadyrl.backends.mlx.lora import add_lora, is_adapter, trained
+from steadyrl.backends.mlx.lora import add_lora, is_adapter
 from steadyrl.backends.mlx.model import Loaded, load_model
 from steadyrl.core.sections import ModelSection
 from steadyrl.core.types import Batch
@@ -34,11 +34,11 @@ class Network:
     def __init__(self, section: ModelSection, seed: int, lower: mx.Dtype | None, values: bool, recompute: bool):
         self.lower = lower
         # Trained weights are rounded from float32; frozen ones are kept as they are computed with.
-        kept_in = lower if lower is not None and section.lora_rank else mx.float32
-        self.loaded = load_model(section, kept_in)
+        dtype = lower if lower is not None and section.lora_rank else mx.float32
+        self.loaded = load_model(section, dtype)
         if section.lora_rank:
             add_lora(self.loaded.net, section, seed)
-        self.params = trained(self.loaded.net)
+        self.params: dict[str, mx.array] = dict(tree_flatten(self.loaded.net.trainable_parameters()))
         self._initial = dict(self.params)
         if values:
             # At zero, so that the first values are exactly 0 and the first advantages the rewards themselves.
@@ -49,12 +49,12 @@ class Network:
         self.use(self.params)
 
     def use(self, params: Mapping[str, mx.array]) -> None:
-        """Let the model compute with these parameters from now on; the value head's are passed to ``values``."""
-        self.used = params
-        own = {name: array for name, array in params.items() if not name.startswith(_HEAD)}
+        """Let the model and the value head compute with these parameters from now on."""
+        self._used = params
+        arrays = {name: array for name, array in params.items() if not name.startswith(_HEAD)}
         if self.lower is not None:
-            own = {name: array if is_adapter(name) else array.astype(self.lower) for name, array in own.items()}
-        self.loaded.net.update(tree_unflatten(list(own.items())))
+            arrays = {name: array if is_adapter(name) else array.astype(self.lower) for name, array in arrays.items()}
+        self.loaded.net.update(tree_unflatten(list(arrays.items())))
 
     def adopt(self, params: dict[str, mx.array]) -> None:
         """Take new values of all parameters."""
@@ -82,6 +82,13 @@ class Network:
         states: mx.array = self.loaded.net.model(mx.array(part.tokens[:, :-1]))
         return states.reshape(-1, states.shape[-1])[mx.array(rows * width + columns - 1)]
 
+    def values(self, hidden: mx.array) -> mx.array | None:
+        """Return the value head's prediction [N] from hidden states [N, H]; None without a value head."""
+        if f"{_HEAD}weight" not in self._used:
+            return None
+        predictions = hidden.astype(mx.float32) @ self._used[f"{_HEAD}weight"].T + self._used[f"{_HEAD}bias"]
+        return predictions[:, 0]
+
     def measure(self, tokens: np.ndarray) -> np.ndarray:
         """Return the log-probs [P - 1] of all tokens [P] but the first, untempered."""
         states = self.loaded.net.model(mx.array(tokens[None, :-1]))[0].astype(mx.float32)
@@ -89,19 +96,8 @@ class Network:
         return np.array(at_chosen(logp, mx.array(tokens[1:]))).astype(np.float64)
 
 
-def values(params: Mapping[str, mx.array], hidden: mx.array) -> mx.array:
-    """Return the value head's prediction [N] from hidden states [N, H]."""
-    predictions = hidden.astype(mx.float32) @ params[f"{_HEAD}weight"].T + params[f"{_HEAD}bias"]
-    return predictions[:, 0]
-
-
-def has_values(params: Mapping[str, mx.array]) -> bool:
-    """Return whether there is a value head."""
-    return f"{_HEAD}weight" in params
-
-
 def _leave_padding(loaded: Loaded) -> None:
-    """Give no gradient to the embedding of the padding token, as transformers gives it none: chat models read it."""
+    # transformers gives the embedding of the padding token no gradient, and chat models read that token.
     embedding, padding = loaded.net.model.embed_tokens, loaded.config.pad_token_id
     if padding is None:
         return
@@ -116,7 +112,7 @@ def _leave_padding(loaded: Loaded) -> None:
 
 
 def _recompute(layers: Any) -> None:
-    """Keep only each layer's input for the way back; mlx-lm's own switch would change all models of the process."""
+    # mlx-lm's own switch would change all models of the process.
     kind: Any = type(layers[0])
 
     class Recomputed(kind):  # type: ignore[misc]  # a class of mlx-lm, which is not installed everywhere

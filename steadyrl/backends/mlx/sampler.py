@@ -33,9 +33,9 @@ def sample(
     stops: StopStrings | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt; equal prompts are read once."""
-    numbers: dict[bytes, int] = {}
-    which = [numbers.setdefault(prompt.tobytes(), len(numbers)) for prompt in prompts]
-    distinct = [prompts[which.index(number)] for number in range(len(numbers))]
+    row_by_bytes: dict[bytes, int] = {}
+    rows = [row_by_bytes.setdefault(prompt.tobytes(), len(row_by_bytes)) for prompt in prompts]
+    distinct = [prompts[rows.index(row)] for row in range(len(row_by_bytes))]
     width = max(map(len, distinct))
     ids = np.full((len(distinct), width), pad_id, np.int32)
     for row, prompt in enumerate(distinct):
@@ -47,13 +47,13 @@ def sample(
 
     first_logits = read(mx.array(ids))
     if len(distinct) < len(prompts):
-        _take(cache, which)
-        first_logits = first_logits[mx.array(which)]
+        _take_rows(cache, rows)
+        first_logits = first_logits[mx.array(rows)]
     uniforms = np.stack([np.random.default_rng(seed).random(sampling.max_new_tokens) for seed in seeds])
     return _decode(read, cache, first_logits, sampling, uniforms, end_ids, stops)
 
 
-def _take(cache: list[BatchKVCache], rows: Sequence[int]) -> None:
+def _take_rows(cache: list[BatchKVCache], rows: Sequence[int]) -> None:
     """Keep these rows only; a row may be taken several times."""
     for layer in cache:
         layer.filter(mx.array(list(rows)))
@@ -69,39 +69,39 @@ def _decode(
     stops: StopStrings | None,
 ) -> list[Completion]:
     """Draw tokens until every row has ended; ``uniforms`` is [B, max_new_tokens]."""
-    count, most = uniforms.shape
+    count, max_tokens = uniforms.shape
     uniforms = np.minimum(uniforms, 1 - 2.0**-24).astype(np.float32)  # float32 would round the largest to 1
     ids: list[list[int]] = [[] for _ in range(count)]
     logprobs: list[list[float]] = [[] for _ in range(count)]
     kept_ids: list[list[np.ndarray]] = [[] for _ in range(count)]
     rows = np.arange(count)  # of the batch as it was, one per row that is left
     going, ended = np.ones(count, bool), np.zeros(count, bool)
-    for t in range(most):
+    for t in range(max_tokens):
         warped = warp(logits, sampling)
         tokens, drawn_logprobs = draw(warped, mx.array(uniforms[rows, t]))
         if sampling.logprobs == "raw":
             drawn_logprobs = at_chosen(logits, tokens) - log_total(logits)
         mx.eval(tokens, drawn_logprobs, warped)
-        drawn, logps = np.array(tokens), np.array(drawn_logprobs)
-        left = np.array(warped > -mx.inf) if sampling.truncates else None
-        for place in np.flatnonzero(going).tolist():
-            ids[rows[place]].append(int(drawn[place]))
-            logprobs[rows[place]].append(float(logps[place]))
-            if left is not None:
-                kept_ids[rows[place]].append(np.flatnonzero(left[place]).astype(np.int32))
-        going &= ~np.isin(drawn, end_ids)
+        tokens_t, logprobs_t = np.array(tokens), np.array(drawn_logprobs)  # [rows]
+        keep = np.array(warped > -mx.inf) if sampling.truncates else None  # [rows, V]
+        for i in np.flatnonzero(going).tolist():
+            ids[rows[i]].append(int(tokens_t[i]))
+            logprobs[rows[i]].append(float(logprobs_t[i]))
+            if keep is not None:
+                kept_ids[rows[i]].append(np.flatnonzero(keep[i]).astype(np.int32))
+        going &= ~np.isin(tokens_t, end_ids)
         if stops is not None:
             live = np.flatnonzero(going)
-            going[live] = ~np.array(stops.ended(np.array(ids[rows[place]][-stops.reach :]) for place in live), bool)
+            going[live] = ~np.array(stops.ended(np.array(ids[row][-stops.reach :]) for row in rows[live]), bool)
         ended[rows] = ~going
         tell("completions", int(ended.sum()), count)
-        if t + 1 == most or not going.any():
+        if t + 1 == max_tokens or not going.any():
             break
         if going.sum() <= (1.0 - LEAVE_SHARE) * len(going):
-            stay = np.flatnonzero(going)
-            _take(cache, stay.tolist())
-            rows, drawn, going = rows[stay], drawn[stay], going[stay]
-        logits = read(mx.array(drawn[:, None]))
+            staying = np.flatnonzero(going)
+            _take_rows(cache, staying.tolist())
+            rows, tokens_t, going = rows[staying], tokens_t[staying], going[staying]
+        logits = read(mx.array(tokens_t[:, None]))
     tell("completions", count, count)
     return [
         Completion(
@@ -146,14 +146,14 @@ def draw(logits: mx.array, uniform: mx.array) -> tuple[mx.array, mx.array]:
     blocks = blocks_of(mx.softmax(logits, axis=-1, precise=True))
     sums = blocks.sum(axis=-1)
     ends = mx.cumsum(sums, axis=-1)  # [N, blocks]
-    aim = uniform[:, None] * ends[:, -1:]
-    block = mx.minimum((ends <= aim).sum(axis=-1, keepdims=True), sums.shape[1] - 1)  # [N, 1]
+    target = uniform[:, None] * ends[:, -1:]
+    block = mx.minimum((ends <= target).sum(axis=-1, keepdims=True), sums.shape[1] - 1)  # [N, 1]
     start = mx.take_along_axis(ends, block, axis=1) - mx.take_along_axis(sums, block, axis=1)
-    inside = mx.take_along_axis(blocks, block[:, :, None], axis=1)[:, 0]  # [N, BLOCK]
-    passed = (mx.cumsum(inside, axis=-1) + start <= aim).sum(axis=-1, keepdims=True)
+    p = mx.take_along_axis(blocks, block[:, :, None], axis=1)[:, 0]  # [N, BLOCK]
+    passed = (mx.cumsum(p, axis=-1) + start <= target).sum(axis=-1, keepdims=True)
     # Sums of blocks and sums inside one are rounded differently: never step onto what has no probability.
     numbers = mx.arange(BLOCK)
-    behind = mx.where((inside > 0) & (numbers >= passed), numbers, BLOCK).min(axis=-1)
-    last = mx.where(inside > 0, numbers, 0).max(axis=-1)
-    tokens = block[:, 0] * BLOCK + mx.where(behind < BLOCK, behind, last)
+    candidate = mx.where((p > 0) & (numbers >= passed), numbers, BLOCK).min(axis=-1)
+    last_possible = mx.where(p > 0, numbers, 0).max(axis=-1)
+    tokens = block[:, 0] * BLOCK + mx.where(candidate < BLOCK, candidate, last_possible)
     return tokens, at_chosen(logits, tokens) - log_total(logits)

@@ -118,8 +118,8 @@ def save_optimizer(path: Path, state: Mapping[str, Any], trained: Arrays) -> Non
     """Write Adam's moments and step counts by parameter name; before the first step there are none."""
     arrays = {}
     for name in trained if int(state["step"]) else ():
-        for kind, own in _MOMENTS.items():
-            arrays[f"{kind}|{_in_optimizer(name)}"] = torch_form(name, state[name][own])
+        for kind, mlx_name in _MOMENTS.items():
+            arrays[f"{kind}|{_in_optimizer(name)}"] = torch_form(name, state[name][mlx_name])
         arrays[f"step|{_in_optimizer(name)}"] = state["step"].astype(mx.float32)
     write_arrays(path, arrays)
 
@@ -135,10 +135,10 @@ def load_optimizer(path: Path, trained: Arrays) -> tuple[int, dict[str, dict[str
         return 0, {}
     steps = {float(array) for key, array in saved.items() if key.startswith("step|")}
     moments: dict[str, dict[str, mx.array]] = {name: {} for name in trained}
-    for kind, own in _MOMENTS.items():
+    for kind, mlx_name in _MOMENTS.items():
         of_kind = {key.partition("|")[2]: array for key, array in saved.items() if key.startswith(f"{kind}|")}
         for name, array in fitting(path, of_kind, trained, _in_optimizer).items():
-            moments[name][own] = array
+            moments[name][mlx_name] = array
     if len(steps) != 1:
         raise CheckpointError(f"'{path}' counts {len(steps)} different numbers of optimizer steps; expected one")
     return int(steps.pop()), moments

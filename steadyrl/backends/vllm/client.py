@@ -45,7 +45,7 @@ class VllmClient:
 
     def __init__(self, url: str, timeout_s: float, start_command: str):
         self.http = Http(url, timeout_s, start_command)
-        self._timeout_s, self._start_command = timeout_s, start_command
+        self._start_command = start_command
         self.url = self.http.url
 
     def served_models(self) -> list[str]:
@@ -69,16 +69,16 @@ class VllmClient:
         Raises:
             EngineError: The server does not answer, or answers what is no completion with token ids and log-probs.
         """
-        wanted = {"model": model, "prompt": prompt.tolist(), "return_token_ids": True}
-        wanted |= sampling_values(sampling, seed, end_ids)
-        answer = self.http.json("/v1/completions", wanted, DRAWING, broken=_DIED)
+        request = {"model": model, "prompt": prompt.tolist(), "return_token_ids": True}
+        request |= sampling_values(sampling, seed, end_ids)
+        answer = self.http.json("/v1/completions", request, DRAWING, broken=_DIED)
         try:
             choice = answer["choices"][0]
             ids, reason = choice.get("token_ids"), choice.get("finish_reason")
             logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineError(f"{self.url}/v1/completions answers {short(answer)}; expected a completion") from error
-        return checked(f"{self.url}/v1/completions", ids, logprobs, reason, sampling, end_ids)
+        return completion_of(f"{self.url}/v1/completions", ids, logprobs, reason, sampling, end_ids)
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """Return the server's own settings by section, as far as it shows them."""
@@ -109,10 +109,6 @@ class VllmClient:
         """Make the server forget the prompts it has cached, which the old weights read."""
         self.http.ask("/reset_prefix_cache", {}, WEIGHTS, DEV_MODE)
 
-    def once(self) -> Http:
-        """Return the server for requests that must not be tried again."""
-        return Http(self.url, self._timeout_s, self._start_command, once=True)
-
     def name_weights(self, version: str) -> bool:
         """Give the server's weights a name; return False where it keeps none."""
         try:
@@ -139,9 +135,9 @@ class VllmClient:
         """Make the server keep its weights in the host's memory and free the device's."""
         self.http.ask("/sleep?level=1", {}, "it goes to sleep", f"{DEV_MODE} and --enable-sleep-mode")
 
-    def wake(self, part: str) -> None:
+    def wake(self, memory: str) -> None:
         """Make the server take a part of the device's memory again: "weights" or "kv_cache"."""
-        self.http.ask(f"/wake_up?tags={part}", {}, "it wakes up", f"{DEV_MODE} and --enable-sleep-mode")
+        self.http.ask(f"/wake_up?tags={memory}", {}, "it wakes up", f"{DEV_MODE} and --enable-sleep-mode")
 
 
 def sampling_values(sampling: Sampling, seed: int, end_ids: Sequence[int]) -> dict[str, Any]:
@@ -163,7 +159,9 @@ def sampling_values(sampling: Sampling, seed: int, end_ids: Sequence[int]) -> di
     }
 
 
-def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]) -> Completion:
+def completion_of(
+    source: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling, end_ids: Sequence[int]
+) -> Completion:
     """Return a completion of vLLM.
 
     Raises:
@@ -171,7 +169,7 @@ def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling
     """
     if not isinstance(ids, list) or not ids:
         raise EngineError(
-            f"{where} gives no token ids; expected 'token_ids', as vLLM returns them since autumn 2025: update the "
+            f"{source} gives no token ids; expected 'token_ids', as vLLM returns them since autumn 2025: update the "
             "server (text cannot be turned back into the very tokens that were sampled)"
         )
     if (
@@ -179,7 +177,7 @@ def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling
         or len(logprobs) != len(ids)
         or not all(isinstance(x, int | float) and math.isfinite(x) for x in logprobs)
     ):
-        raise EngineError(f"{where} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
+        raise EngineError(f"{source} gives no log-prob for some of {len(ids)} tokens: {short(logprobs)}")
     ended = ids[-1] in end_ids if reason == "stop" else reason == "length" and len(ids) == sampling.max_new_tokens
     if ended:
         tokens = np.array(ids, np.int32)
@@ -187,7 +185,7 @@ def checked(where: str, ids: Any, logprobs: Any, reason: Any, sampling: Sampling
         kept_ids = tuple(tokens[t : t + 1] for t in range(len(tokens))) if sampling.top_k == 1 else None
         return Completion(tokens, np.array(logprobs, np.float32), reason, kept_ids)
     raise EngineError(
-        f"{where} ended a completion after {len(ids)} tokens with '{reason}' at token {ids[-1]}; expected the "
+        f"{source} ended a completion after {len(ids)} tokens with '{reason}' at token {ids[-1]}; expected the "
         f"tokenizer's end token {' or '.join(map(str, end_ids))}, or {sampling.max_new_tokens} tokens: look for a "
         "larger --max-model-len, --generation-config vllm, and the same tokenizer on both sides"
     )

@@ -22,7 +22,7 @@ import torch
 
 from steadyrl.backends.huggingface.folder import BASE_MODEL, READING_ERRORS
 from steadyrl.backends.vllm import parity
-from steadyrl.backends.vllm.client import checked, sampling_values
+from steadyrl.backends.vllm.client import completion_of, sampling_values
 from steadyrl.backends.vllm.parity import Gaps, Policy
 from steadyrl.backends.vllm.settings import VllmSettings
 from steadyrl.backends.vllm.untied import HEAD
@@ -61,25 +61,25 @@ class ColocatedEngine:
         self._written = WrittenPolicies(settings.folder)
         self._request: Any = None  # names the adapter that completions are drawn with
         self._gaps, self.stale, self._compared, self._asleep, self._dropped = Gaps(), True, False, False, False
-        wanted: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE, "trust_remote_code": model.trust_remote_code}
+        args: dict[str, Any] = {"gpu_memory_utilization": MEMORY_SHARE, "trust_remote_code": model.trust_remote_code}
         if self._adapter:
             ranks = get_args(require("vllm.config.lora").MaxLoRARanks)  # it makes room for some ranks only
-            wanted |= {"enable_lora": True, "max_lora_rank": min((r for r in ranks if r >= model.lora_rank), default=0)}
+            args |= {"enable_lora": True, "max_lora_rank": min((r for r in ranks if r >= model.lora_rank), default=0)}
         else:
-            wanted["load_format"] = "dummy"  # no weight is read: it gets the policy's
-        wanted |= {"logprobs_mode": "processed_logprobs", "enable_sleep_mode": self._sleeps, **settings.llm}
+            args["load_format"] = "dummy"  # no weight is read: it gets the policy's
+        args |= {"logprobs_mode": "processed_logprobs", "enable_sleep_mode": self._sleeps, **settings.llm}
         path = str(BASE_MODEL) if model.path == "base" else model.path
-        with _explained("it loads the model"):
-            self._own_head = not self._adapter and require("vllm.platforms").current_platform.is_cpu()
-            if self._own_head:  # on a CPU vLLM does not take over a head that is shared with the embedding; see untied
-                wanted["hf_overrides"] = {"tie_word_embeddings": False}
-            self._llm = self._vllm.LLM(model=path, **wanted)
+        with _errors_named("it loads the model"):
+            self._unties_head = not self._adapter and require("vllm.platforms").current_platform.is_cpu()
+            if self._unties_head:  # on a CPU vLLM would keep the old weights of a head that is shared; see untied
+                args["hf_overrides"] = {"tie_word_embeddings": False}
+            self._llm = self._vllm.LLM(model=path, **args)
         self.rest()  # before this process loads the model beside it
 
     def rest(self) -> None:
         """Free the device's memory; this process trains now."""
         if self._sleeps and not self._asleep:
-            with _explained("it goes to sleep"):
+            with _errors_named("it goes to sleep"):
                 # Weights that are about to be replaced are dropped; those under an adapter go to the host's memory.
                 self._llm.sleep(level=1 if self._adapter else 2)
             self._asleep, self._dropped = True, not self._adapter
@@ -96,14 +96,14 @@ class ColocatedEngine:
         self._make_ready(policy)
         end_ids = policy.tokenizer.end_ids
         params = [self._vllm.SamplingParams(**sampling_values(sampling, seed, end_ids)) for seed in seeds]
-        texts = [{"prompt_token_ids": prompt.tolist()} for prompt in prompts]
-        with _explained("it draws completions"):
-            outputs = self._llm.generate(texts, params, use_tqdm=False, lora_request=self._request)
+        token_prompts = [{"prompt_token_ids": prompt.tolist()} for prompt in prompts]
+        with _errors_named("it draws completions"):
+            outputs = self._llm.generate(token_prompts, params, use_tqdm=False, lora_request=self._request)
         completions = []
-        for drawn in (output.outputs[0] for output in outputs):
-            ids = [int(token) for token in drawn.token_ids]
-            logprobs = [float(of[token].logprob) for token, of in zip(ids, drawn.logprobs or (), strict=False)]
-            completions.append(checked(NAME, ids, logprobs, drawn.finish_reason, sampling, end_ids))
+        for output in (request.outputs[0] for request in outputs):
+            ids = [int(token) for token in output.token_ids]
+            logprobs = [float(top[token].logprob) for token, top in zip(ids, output.logprobs or (), strict=False)]
+            completions.append(completion_of(NAME, ids, logprobs, output.finish_reason, sampling, end_ids))
         tell("completions", len(completions), len(completions))
         if not sampling.truncates and not self._compared:  # the one token that greedy sampling keeps tells nothing
             self._compared = True
@@ -116,30 +116,30 @@ class ColocatedEngine:
         """Wake the engine, and give it the weights if these have changed: what they would be loaded into first."""
         if self._asleep:
             torch.cuda.empty_cache()  # what this process holds and does not use; nothing without a GPU
-            with _explained("it wakes up"):
+            with _errors_named("it wakes up"):
                 self._llm.wake_up(tags=["weights"])
         if self.stale or self._dropped:
             self._push(policy)
         if self._asleep:
-            with _explained("it wakes up"):
+            with _errors_named("it wakes up"):
                 self._llm.wake_up(tags=["kv_cache"])
             self._asleep = False
 
     def _push(self, policy: Policy) -> None:
-        name, start = self._written.next_name(), time.perf_counter()
+        name, start_time = self._written.next_name(), time.perf_counter()
         if self._adapter:
             folder = self._written.write(policy, name, lambda folder: None)
             requests = require("vllm.lora.request")
             self._request = requests.LoRARequest(f"steadyrl-{name}", self._written.count, str(folder))
-            self._written.keep(folder)
+            self._written.set_newest(folder)
         else:
-            with _explained("it takes over weights"), torch.no_grad():
+            with _errors_named("it takes over weights"), torch.no_grad():
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._weights(policy)})
-        with _explained("it forgets prompts"):
+        with _errors_named("it forgets prompts"):
             self._llm.reset_prefix_cache()  # which the old weights have read
         self._compared = self._compared and not self.stale
         self.stale = self._dropped = False
-        log.info("push %d: weights handed over in %.2f s", self._written.count, time.perf_counter() - start)
+        log.info("push %d: weights handed over in %.2f s", self._written.count, time.perf_counter() - start_time)
 
     def _weights(self, policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield all weights where they are, under the names of the policy's modules."""
@@ -147,7 +147,7 @@ class ColocatedEngine:
         for name, weight in policy.model.named_parameters():
             names.add(name)
             yield name, weight.detach()
-        if self._own_head and HEAD not in names:
+        if self._unties_head and HEAD not in names:
             yield HEAD, policy.model.get_output_embeddings().weight.detach()
 
 
@@ -173,13 +173,13 @@ def _fitting_vllm() -> Any:
 
 
 @contextmanager
-def _explained(doing: str) -> Iterator[None]:
+def _errors_named(phase: str) -> Iterator[None]:
     """Say what vLLM was doing when it fails."""
     try:
         yield
     except READING_ERRORS as error:
         raise EngineError(
-            f"{NAME} fails while {doing}: {_shortened(error)}; its settings are sampler.args.llm, for example "
+            f"{NAME} fails while {phase}: {_shortened(error)}; its settings are sampler.args.llm, for example "
             "{gpu_memory_utilization = 0.3, max_model_len = 2048}"
         ) from error
 

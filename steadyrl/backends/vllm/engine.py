@@ -46,7 +46,7 @@ class VllmEngine:
         self._settings, self._adapter = settings, model.lora_rank > 0
         self._servers = Servers(settings, start_command(model))
         self._written = WrittenPolicies(settings.folder)
-        self._alone = Lock()
+        self._nccl_lock = Lock()
         self.stale, self._compared, self._asleep, self._apart = True, False, False, False
         self._parity_request: tuple[Sequence[np.ndarray], Sampling, Sequence[int]] | None = None
         self.rest()  # before this process loads the model beside them
@@ -99,16 +99,17 @@ class VllmEngine:
             if not self._apart:
                 self._make_ready(policy)
             tokens = max(map(len, prompts), default=0) + sampling.max_new_tokens
-            drawn = self._servers.draw(len(prompts), tokens, draw_row)
+            draws = self._servers.draw(len(prompts), tokens, draw_row)
             self._servers.for_each(_require_our_weights)
         finally:
             self._servers.close()
         if not sampling.truncates and not self._apart:  # the one token that greedy sampling keeps tells nothing
-            few = replace(sampling, max_new_tokens=min(PARITY_TOKENS, sampling.max_new_tokens))
-            self._parity_request = self._parity_request or (prompts[: parity.ROWS], few, seeds[: parity.ROWS])
+            parity_sampling = replace(sampling, max_new_tokens=min(PARITY_TOKENS, sampling.max_new_tokens))
+            if self._parity_request is None:
+                self._parity_request = prompts[: parity.ROWS], parity_sampling, seeds[: parity.ROWS]
             if not self._compared:  # once after each push
-                self._compare(policy, prompts, drawn, sampling)
-        return [completion for completion, _ in drawn]
+                self._compare(policy, prompts, draws, sampling)
+        return [completion for completion, _ in draws]
 
     def _make_ready(self, policy: Policy) -> None:
         """Wake the servers, and give them the weights if these have changed: what they would be loaded into first."""
@@ -125,36 +126,39 @@ class VllmEngine:
         self,
         policy: Policy,
         prompts: Sequence[np.ndarray],
-        drawn: Sequence[tuple[Completion, Server]],
+        draws: Sequence[tuple[Completion, Server]],
         sampling: Sampling,
     ) -> None:
         """Compare the log-probs of every server with the policy's, and leave out those that keep other weights."""
         self._compared = True
-        for server in self._servers.here():
-            rows = [(prompt, done) for prompt, (done, of) in zip(prompts, drawn, strict=True) if of is server]
+        for server in self._servers.active():
+            pairs = zip(prompts, draws, strict=True)
+            rows = [(prompt, completion) for prompt, (completion, source) in pairs if source is server]
             name = f"the vLLM server at {server.client.url}"
             if rows and not parity.compare(policy, rows, sampling, server.gaps, name):
-                server.lost = True
+                server.excluded_for_good = True
                 self._servers.leave_out(server, ServerDown(parity.not_taken_over(name, server.gaps)))
 
     def _push(self, policy: Policy) -> None:
-        """Make the servers take the weights over; the folder before is removed."""
         self._servers.ask_again()
-        name, start = self._written.next_name(), time.perf_counter()
-        sends = not self._adapter and policy.device.type == "cuda"
+        name, start_time = self._written.next_name(), time.perf_counter()
+        uses_nccl = not self._adapter and policy.device.type == "cuda"
         folder = None
-        if not (sends and all(server.nccl for server in self._servers.here())):
-            folder = self._written.write(policy, name, self._finish)
-        written = time.perf_counter()
+        if not (uses_nccl and all(server.nccl for server in self._servers.active())):
+            folder = self._written.write(policy, name, self._add_head)
+        write_end = time.perf_counter()
 
-        def give(server: Server) -> None:
-            if folder is None or (sends and server.nccl):
-                server.lost = True
-                with self._alone:  # two groups at a time on one GPU may wait for each other
+        def push_to(server: Server) -> None:
+            if folder is None or (uses_nccl and server.nccl):
+                server.excluded_for_good = (
+                    True  # unless the transfer succeeds: a group that failed cannot be used again
+                )
+                with self._nccl_lock:  # two groups at a time on one GPU may wait for each other
                     if server.transfer is None:
-                        server.transfer = NcclTransfer(server.client.once(), policy.model, self._settings.timeout_s)
+                        http = server.client.http.without_retries()
+                        server.transfer = NcclTransfer(http, policy.model, self._settings.timeout_s)
                     server.transfer.send()
-                server.lost = False
+                server.excluded_for_good = False
             elif self._adapter:
                 if server.model != server.base:  # first, for a server may have room for one adapter only
                     server.client.unload_adapter(server.model)
@@ -167,26 +171,26 @@ class VllmEngine:
                 server.client.forget_prompts()
                 server.version = name if server.client.name_weights(name) else ""
 
-        self._servers.for_each(give)
-        self._written.keep(folder)
+        self._servers.for_each(push_to)
+        self._written.set_newest(folder)
         self.stale, self._compared = False, False
         log.info(
             "push %d: weights written in %.2f s, taken over in %.2f s",
-            self._written.count, written - start, time.perf_counter() - written,
+            self._written.count, write_end - start_time, time.perf_counter() - write_end,
         )  # fmt: skip
 
-    def _finish(self, folder: Path) -> None:
+    def _add_head(self, folder: Path) -> None:
         """Write a head of its own for servers on a CPU, which do not take a shared one over."""
         if self._adapter or not untied.is_tied(folder):
             return
-        for server in self._servers.here():
+        for server in self._servers.active():
             if server.own_head is False:
                 raise EngineError(
                     f"the vLLM server at {server.client.url} computes on a CPU and would keep the head of the weights "
                     "that it was started with, for it is shared with the embedding; start it on a copy made by "
                     "`python -m steadyrl.backends.vllm.untied MODEL COPY`"
                 )
-        if any(server.own_head for server in self._servers.here()):
+        if any(server.own_head for server in self._servers.active()):
             untied.add_head(folder)
 
 

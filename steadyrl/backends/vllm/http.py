@@ -34,11 +34,12 @@ class Http:
     def __init__(self, url: str, timeout_s: float, start_command: str, once: bool = False):
         self.url, self._timeout_s, self._start_command = url.rstrip("/"), timeout_s, start_command
         self._once = once  # a request must not be made twice, not even on a connection that was lost
-        parts = urlsplit(self.url)
-        self._secure, self._host, self._port, self._prefix = (
-            parts.scheme == "https", parts.hostname or "", parts.port, parts.path,
-        )  # fmt: skip
+        self._address = urlsplit(self.url)
         self._idle: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
+
+    def without_retries(self) -> Http:
+        """Return the same server for requests that must not be made twice."""
+        return Http(self.url, self._timeout_s, self._start_command, once=True)
 
     def json(self, path: str, body: Mapping[str, Any] | None, phase: str, **hints: str) -> Any:
         """Return the parsed answer; see ``ask``."""
@@ -82,7 +83,7 @@ class Http:
                     f"no vLLM server answers at {self.url} ({error}) while {phase}; start one with "
                     f"`{self._start_command}`, or set sampler.engine = 'own'"
                 )
-                failure.__cause__ = error
+                failure.__cause__ = error  # it is raised below, where ``from error`` no longer works
                 continue
             if code < 400:
                 return raw
@@ -100,11 +101,11 @@ class Http:
         """Ask on a kept connection, or on a new one where there is none or the server has closed it meanwhile."""
         key = os.environ.get("VLLM_API_KEY")
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        method, data = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
+        method, payload = ("GET", None) if body is None else ("POST", json.dumps(body).encode())
         while True:
             connection, reused = self._connection()
             try:
-                connection.request(method, self._prefix + path, data, headers)
+                connection.request(method, self._address.path + path, payload, headers)
                 answer = connection.getresponse()
                 raw = answer.read()
             except (OSError, http.client.HTTPException) as error:
@@ -123,14 +124,15 @@ class Http:
         try:
             return self._idle.get_nowait(), True
         except queue.Empty:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            new = kind(self._host, self._port, timeout=CONNECT_S)
+            address, secure = self._address, self._address.scheme == "https"
+            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            connection = kind(address.hostname or "", address.port, timeout=CONNECT_S)
             try:
-                new.connect()
+                connection.connect()
             except TimeoutError as error:  # not the time-out of an answer
                 raise ConnectionError(f"no connection within {CONNECT_S:g} s") from error
-            new.sock.settimeout(self._timeout_s)
-            return new, False
+            connection.sock.settimeout(self._timeout_s)
+            return connection, False
 
     def _refusal(self, path: str, code: int, message: str, phase: str, need: str, broken: str) -> EngineError:
         refusal = f"{self.url}{path} answers {code}: {message}"

@@ -50,8 +50,8 @@ class Gaps:
         return self.grown() and (self.means[0] <= MEAN_ROUNDING or min(self.means[-2:]) > OTHER_PRECISION)
 
     def __str__(self) -> str:
-        shown = [f"{mean:.2g}" for mean in self.means]
-        return ", ".join(shown if len(shown) <= 4 else [*shown[:2], "...", *shown[-2:]])
+        means = [f"{mean:.2g}" for mean in self.means]
+        return ", ".join(means if len(means) <= 4 else [*means[:2], "...", *means[-2:]])
 
 
 class Policy(Protocol):
@@ -84,10 +84,11 @@ def compare(
     Returns:
         Whether they agree, or differ as another precision or setting explains; else weights are not taken over.
     """
-    at = np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).astype(int)
+    # Spread over all rows, for neighbours may be samples of one prompt.
+    indices = np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).astype(int)
     rollouts = [
         Rollout("", prompt, c.ids, np.ones(len(c.ids), bool), c.logprobs, "", c.stop_reason, reward=0.0)
-        for prompt, c in [rows[i] for i in at]
+        for prompt, c in [rows[i] for i in indices]
     ]
     batch = make_batch([Group(Problem("", ""), tuple(rollouts))], policy.tokenizer.pad_id)
     gap = _gap(policy, batch, sampling)

@@ -47,8 +47,8 @@ def check(config: Config, settings: VllmSettings) -> list[str]:
 
 def _is_address(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0  # no port is None
+        address = urlsplit(url)
+        return address.scheme in {"http", "https"} and bool(address.hostname) and address.port != 0  # no port is None
     except ValueError:  # a port that is no number, half of an IPv6 address
         return False
 

@@ -47,11 +47,12 @@ class Server:
     """Its group, once it has one."""
     gaps: Gaps = field(default_factory=Gaps)
     """How far its log-probs were from the trainer's after each push."""
-    slowed: bool = False
+    throttled: bool = False
     """Whether it was said that it is sent fewer requests at a time."""
-    out: bool = False
-    lost: bool = False
-    """Whether that is for good: what does not take weights over would not do so later."""
+    excluded: bool = False
+    """Whether it failed, so that the others do its work."""
+    excluded_for_good: bool = False
+    """Whether it is never asked again: what does not take weights over would not do so later."""
 
 
 class Servers:
@@ -63,27 +64,27 @@ class Servers:
         Raises:
             EngineError: None answers, or one of them serves another model.
         """
-        self._wanted, self._requests = settings.model, settings.requests
+        self._model_name, self._requests = settings.model, settings.requests
         self._all = [Server(VllmClient(url, settings.timeout_s, start_command)) for url in settings.urls()]
         try:
             self.for_each(self._connect)
         finally:
             self.close()
 
-    def here(self) -> list[Server]:
+    def active(self) -> list[Server]:
         """Return those that are not left out, at least one."""
-        return [server for server in self._all if not server.out]
+        return [server for server in self._all if not server.excluded]
 
-    def for_each(self, do: Callable[[Server], None]) -> None:
+    def for_each(self, action: Callable[[Server], None]) -> None:
         """Do something with every server that is not left out, with all at the same time.
 
         Raises:
             EngineError: One refuses, or none is left.
         """
-        here = self.here()
-        with ThreadPoolExecutor(len(here)) as pool:
-            jobs = [pool.submit(do, server) for server in here]
-        for server, job in zip(here, jobs, strict=True):
+        servers = self.active()
+        with ThreadPoolExecutor(len(servers)) as pool:
+            jobs = [pool.submit(action, server) for server in servers]
+        for server, job in zip(servers, jobs, strict=True):
             try:
                 job.result()
             except ServerDown as error:
@@ -100,51 +101,51 @@ class Servers:
         Raises:
             EngineError: A server refuses, or none is left.
         """
-        done: dict[int, tuple[Completion, Server]] = {}
+        by_row: dict[int, tuple[Completion, Server]] = {}
         number = itertools.count(1)
-        while len(done) < rows:
-            left, here = [row for row in range(rows) if row not in done], self.here()
-            with ThreadPoolExecutor(len(here)) as pool:
+        while len(by_row) < rows:
+            open_rows, servers = [row for row in range(rows) if row not in by_row], self.active()
+            with ThreadPoolExecutor(len(servers)) as pool:
                 shares = [
                     pool.submit(
                         copy_context().run,  # what is counted there is heard here
-                        self._draw_share,
+                        self._draw_rows,
                         server,
-                        left[at :: len(here)],
+                        open_rows[index :: len(servers)],
                         tokens,
                         draw_row,
                         lambda: tell("completions", next(number), rows),
                     )
-                    for at, server in enumerate(here)
+                    for index, server in enumerate(servers)
                 ]
-            for server, share in zip(here, shares, strict=True):
-                finished, failure = share.result()
-                done |= {row: (completion, server) for row, completion in finished.items()}
+            for server, share in zip(servers, shares, strict=True):
+                completions, failure = share.result()
+                by_row |= {row: (completion, server) for row, completion in completions.items()}
                 if failure is not None:
                     self.leave_out(server, failure)
-        return [done[row] for row in range(rows)]
+        return [by_row[row] for row in range(rows)]
 
-    def leave_out(self, server: Server, why: EngineError) -> None:
+    def leave_out(self, server: Server, failure: EngineError) -> None:
         """Go on without a server, and say so.
 
         Raises:
             EngineError: It is the last one.
         """
-        if len(self.here()) == 1:
-            raise why
-        server.out = True
-        log.warning("%s; it is left out, %d of %d servers go on", why, len(self.here()), len(self._all))
+        if len(self.active()) == 1:
+            raise failure
+        server.excluded = True
+        log.warning("%s; it is left out, %d of %d servers go on", failure, len(self.active()), len(self._all))
 
     def ask_again(self) -> None:
         """Take those back that were left out and answer again."""
         for server in self._all:
-            if not server.out or server.lost:
+            if not server.excluded or server.excluded_for_good:
                 continue
             try:
                 self._connect(server)
             except ServerDown:
                 continue
-            server.out = False
+            server.excluded = False
             log.warning("the vLLM server at %s answers again and takes part", server.client.url)
 
     def close(self) -> None:
@@ -154,42 +155,39 @@ class Servers:
 
     def _connect(self, server: Server) -> None:
         names = server.client.served_models()
-        if self._wanted and self._wanted not in names:
+        if self._model_name and self._model_name not in names:
             raise EngineError(
-                f"sampler.args.model = '{self._wanted}' is not served at {server.client.url}; expected one of: "
+                f"sampler.args.model = '{self._model_name}' is not served at {server.client.url}; expected one of: "
                 f"{', '.join(names)}"
             )
-        server.base = server.model = self._wanted or names[0]
+        server.base = server.model = self._model_name or names[0]
         settings = server.client.settings()
         server.nccl = settings.get("weight_transfer_config", {}).get("backend") == "nccl"
         if settings.get("device_config", {}).get("device") == "cpu":
             server.budget = int(settings.get("scheduler_config", {}).get("max_num_batched_tokens", 0))
             server.own_head = server.client.has_weights(HEAD)
 
-    def _at_once(self, server: Server, tokens: int) -> int:
-        """Return how many completions a server may be asked for at the same time.
-
-        vLLM on a CPU dies where it reads a prompt with a seed in parts, for torch's generators there cannot be set
-        back (0.32.0: vllm/v1/worker/gpu_model_runner.py, ``set_offset``). It reads in parts what exceeds its budget.
-        """
+    def _max_requests(self, server: Server, tokens: int) -> int:
         if not server.budget:
             return self._requests
-        fitting = server.budget // tokens
-        where = f"the vLLM server at {server.client.url} computes on a CPU and dies of a prompt that it reads in parts"
-        if not fitting:
+        # vLLM on a CPU dies where it reads a prompt with a seed in parts, for torch's generators there cannot be set
+        # back (0.32.0: vllm/v1/worker/gpu_model_runner.py, ``set_offset``). It reads in parts what exceeds its budget.
+        max_requests = server.budget // tokens
+        cause = f"the vLLM server at {server.client.url} computes on a CPU and dies of a prompt that it reads in parts"
+        if not max_requests:
             raise EngineError(
-                f"{where}: a prompt and its completion take up to {tokens} tokens, and it reads {server.budget} at a "
+                f"{cause}: a prompt and its completion take up to {tokens} tokens, and it reads {server.budget} at a "
                 f"time; start it with --max-num-batched-tokens {tokens * self._requests}"
             )
-        if fitting < self._requests and not server.slowed:
-            server.slowed = True
+        if max_requests < self._requests and not server.throttled:
+            server.throttled = True
             log.warning(
-                "%s: it is sent %d requests at a time instead of %d; --max-num-batched-tokens %d allows all", where,
-                fitting, self._requests, tokens * self._requests,
+                "%s: it is sent %d requests at a time instead of %d; --max-num-batched-tokens %d allows all", cause,
+                max_requests, self._requests, tokens * self._requests,
             )  # fmt: skip
-        return min(fitting, self._requests)
+        return min(max_requests, self._requests)
 
-    def _draw_share(
+    def _draw_rows(
         self,
         server: Server,
         rows: Sequence[int],
@@ -198,16 +196,16 @@ class Servers:
         count: Callable[[], None],
     ) -> tuple[dict[int, Completion], ServerDown | None]:
         """Return what a server finished of its rows, and why not all of them."""
-        done: dict[int, Completion] = {}
+        completions: dict[int, Completion] = {}
         failure: ServerDown | None = None
-        pool = ThreadPoolExecutor(max(1, min(self._at_once(server, tokens), len(rows))))
+        pool = ThreadPoolExecutor(max(1, min(self._max_requests(server, tokens), len(rows))))
         try:
             jobs: dict[Future[Completion], int] = {pool.submit(draw_row, server, row): row for row in rows}
             for job in as_completed(jobs):
                 if job.cancelled():
                     continue
                 try:
-                    done[jobs[job]] = job.result()
+                    completions[jobs[job]] = job.result()
                     count()
                 except ServerDown as error:
                     failure = failure or error
@@ -215,4 +213,4 @@ class Servers:
                         pending.cancel()
         finally:
             pool.shutdown(cancel_futures=True)  # after a refusal nothing else is asked
-        return done, failure
+        return completions, failure

@@ -38,7 +38,7 @@ class NcclTransfer:
         nccl = require("vllm.distributed.weight_transfer.nccl_engine")
         self._url, self._timeout_s = http.url, timeout_s
         size = http.json("/get_world_size", None, PHASE, need=NEED)
-        address, port = _own_address(http.url)
+        address, port = _local_address(http.url)
         info = nccl.NCCLTrainerInitInfo(
             master_address=address, master_port=port, world_size=1 + int(size["world_size"]), rank=0
         )
@@ -57,17 +57,17 @@ class NcclTransfer:
         """
         self._in_time(self._engine.send_weights)
 
-    def _in_time(self, do: Callable[[], Any]) -> Any:
+    def _in_time(self, work: Callable[[], Any]) -> Any:
         """Return what is done on a thread that nobody waits for at the end, for NCCL cannot be interrupted."""
         done: Future[Any] = Future()
 
-        def work() -> None:
+        def run() -> None:
             try:
-                done.set_result(do())
+                done.set_result(work())
             except BaseException as error:  # raised again on the thread that waits
                 done.set_exception(error)
 
-        Thread(target=work, daemon=True).start()
+        Thread(target=run, daemon=True).start()
         try:
             return done.result(self._timeout_s)
         except FutureTimeoutError as error:
@@ -103,12 +103,12 @@ class _Endpoints:
         self._http.ask(path, body, PHASE, NEED)
 
 
-def _own_address(url: str) -> tuple[str, int]:
+def _local_address(url: str) -> tuple[str, int]:
     """Return the address of this machine as a server sees it, and a free port."""
-    parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:  # sends nothing
-        towards.connect((parts.hostname or "localhost", parts.port or 80))
-        address = str(towards.getsockname()[0])
-    with socket.socket() as free:
-        free.bind((address, 0))
-        return address, int(free.getsockname()[1])
+    server = urlsplit(url)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:  # sends nothing
+        udp.connect((server.hostname or "localhost", server.port or 80))
+        address = str(udp.getsockname()[0])
+    with socket.socket() as tcp:
+        tcp.bind((address, 0))
+        return address, int(tcp.getsockname()[1])

@@ -36,29 +36,26 @@ def add_head(folder: Path) -> None:
     Raises:
         EngineError: The folder does not say which weights these are.
     """
-    files = sorted(folder.glob("*.safetensors"))
-    places = {name: file.name for file in files for name in _names(file)}
-    embeddings = [name for name in places if name.endswith(_EMBEDDING)]
+    weight_map: dict[str, str] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            weight_map |= dict.fromkeys(tensors.keys(), file.name)
+    embeddings = [name for name in weight_map if name.endswith(_EMBEDDING)]
     if len(embeddings) != 1:
         raise EngineError(
             f"'{folder}' holds {len(embeddings)} tensors named *{_EMBEDDING}; expected one, to write it as {HEAD}: "
             "train an adapter (model.lora_rank), or sample with sampler.engine = 'own'"
         )
-    with safe_open(folder / places[embeddings[0]], "pt") as tensors:
+    with safe_open(folder / weight_map[embeddings[0]], "pt") as tensors:
         save_file({HEAD: tensors.get_tensor(embeddings[0])}, folder / _FILE, metadata={"format": "pt"})
     if (folder / _WHOLE).is_file():  # programs read it alone where it is there
         (folder / _WHOLE).rename(folder / _REST)
-        places = dict.fromkeys(places, _REST)
-    index = {"metadata": {}, "weight_map": places | {HEAD: _FILE}}
+        weight_map = dict.fromkeys(weight_map, _REST)
+    index = {"metadata": {}, "weight_map": weight_map | {HEAD: _FILE}}
     (folder / _INDEX).write_text(json.dumps(index, indent=2, sort_keys=True), encoding="utf-8")
     config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     config["tie_word_embeddings"] = False
     (folder / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _names(file: Path) -> list[str]:
-    with safe_open(file, "pt") as tensors:
-        return list(tensors.keys())
 
 
 def copy_untied(source: Path, target: Path) -> None:

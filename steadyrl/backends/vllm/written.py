@@ -53,7 +53,7 @@ class WrittenPolicies:
                 shutil.rmtree(folder, ignore_errors=True)
         return folder
 
-    def keep(self, folder: Path | None) -> None:
+    def set_newest(self, folder: Path | None) -> None:
         """Remove the folder before: vLLM has read this one, or took the weights over without one."""
         if self._newest is not None:
             shutil.rmtree(self._newest)

@@ -16,39 +16,36 @@ from contextvars import ContextVar
 OnCount = Callable[[str, int, int], None]
 # What begins, such as "loading the model 'base'"; it ends when something else begins.
 OnPhase = Callable[[str], None]
-_LISTENER: ContextVar[tuple[OnCount, OnPhase] | None] = ContextVar("listener", default=None)
+_NOBODY: tuple[OnCount, OnPhase] = (lambda noun, done, total: None), (lambda text: None)
+_LISTENER: ContextVar[tuple[OnCount, OnPhase]] = ContextVar("listener", default=_NOBODY)
 
 
 @contextmanager
 def heard_by(on_count: OnCount, on_phase: OnPhase = lambda text: None) -> Iterator[None]:
     """Let somebody hear every count and every phase of what runs inside."""
-    before = _LISTENER.set((on_count, on_phase))
+    token = _LISTENER.set((on_count, on_phase))
     try:
         yield
     finally:
-        _LISTENER.reset(before)
+        _LISTENER.reset(token)
 
 
-def tell(what: str, done: int, total: int) -> None:
+def tell(noun: str, done: int, total: int) -> None:
     """Say how many of a kind are done; ``done == total`` ends the count."""
-    listener = _LISTENER.get()
-    if listener is not None:
-        listener[0](what, done, total)
+    _LISTENER.get()[0](noun, done, total)
 
 
 def begin(text: str) -> None:
     """Say what begins that may take more than two seconds."""
-    listener = _LISTENER.get()
-    if listener is not None:
-        listener[1](text)
+    _LISTENER.get()[1](text)
 
 
 def duration(seconds: float) -> str:
     """Return a time span as a person says it: 12 ms, 4.2 s, 3 min 20 s, 5 h 3 min, 2 d 4 h."""
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
-    whole = round(seconds)
+    rounded = round(seconds)
     for name, size, next_name, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            return f"{whole // size} {name} {whole % size // next_size} {next_name}"
-    return f"{whole} s"
+        if rounded >= size:
+            return f"{rounded // size} {name} {rounded % size // next_size} {next_name}"
+    return f"{rounded} s"

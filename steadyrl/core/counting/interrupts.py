@@ -22,11 +22,11 @@ _AT_ONCE: ContextVar[bool] = ContextVar("at_once", default=False)
 @contextmanager
 def at_once() -> Iterator[None]:
     """Let the first signal end what is inside, also where signals otherwise wait for the end of a step."""
-    before = _AT_ONCE.set(True)
+    token = _AT_ONCE.set(True)
     try:
         yield
     finally:
-        _AT_ONCE.reset(before)
+        _AT_ONCE.reset(token)
 
 
 def is_at_once() -> bool:
@@ -40,7 +40,7 @@ def ending_signals() -> Iterator[None]:
 
     Without a handler the system would end the process with nothing saved. Handlers of the user's own stay.
     """
-    with answered(_interrupt, only=(signal.SIG_DFL,)):
+    with handling_signals(_interrupt, only=(signal.SIG_DFL,)):
         yield
 
 
@@ -50,17 +50,17 @@ def deferred() -> Iterator[None]:
 
     Handlers that raise nothing by themselves stay in charge.
     """
-    came: list[int] = []
+    pending: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        if came or is_at_once():
+        if pending or is_at_once():
             raise KeyboardInterrupt
-        came.append(number)
+        pending.append(number)
 
-    with answered(note, only=(signal.default_int_handler, _interrupt)):
+    with handling_signals(note, only=(signal.default_int_handler, _interrupt)):
         yield
-    if came:
-        _interrupt(came[0], None)
+    if pending:
+        _interrupt(pending[0], None)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -69,15 +69,15 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 @contextmanager
-def answered(handler: Callable[[int, Any], None], only: tuple[object, ...] = ()) -> Iterator[None]:
+def handling_signals(handler: Callable[[int, Any], None], only: tuple[object, ...] = ()) -> Iterator[None]:
     """Answer signals by a handler, or those alone whose present one is among ``only``; Python lets no thread do so."""
     in_main = threading.current_thread() is threading.main_thread()
-    present = {number: signal.getsignal(number) for number in SIGNALS if in_main}
-    before = {number: own for number, own in present.items() if not only or own in only}
-    for number in before:
+    current = {number: signal.getsignal(number) for number in SIGNALS if in_main}
+    replaced = {number: old_handler for number, old_handler in current.items() if not only or old_handler in only}
+    for number in replaced:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, own in before.items():
-            signal.signal(number, own)
+        for number, old_handler in replaced.items():
+            signal.signal(number, old_handler)

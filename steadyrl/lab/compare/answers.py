@@ -46,10 +46,10 @@ class Questions:
     """How long prompts may be; a problem whose prompt is too long for a subject's model has no answers."""
 
     @classmethod
-    def of(cls, task: Task, config: Config, own: HeldoutSet, *, samples: int, sampling: Sampling) -> Questions:
+    def build(cls, task: Task, config: Config, heldout: HeldoutSet, *, samples: int, sampling: Sampling) -> Questions:
         """Return the questions of a set of held-out problems, with the seed of a config."""
         environment = environment_of(task, sampling, config.rollout)
-        return cls(own.problems, samples, sampling, own.terms, config.run.seed, environment, limit_of(task))
+        return cls(heldout.problems, samples, sampling, heldout.terms, config.run.seed, environment, limit_of(task))
 
 
 class AnswersFile:
@@ -82,26 +82,24 @@ def answer(
     answers: dict[str, Sequence[Mapping[str, Any]]] = {}
     for start in range(0, len(questions.problems), PART):
         part = questions.problems[start : start + PART]
-        earlier_answers = answers_file.answers if answers_file else {}
-        if all(problem.id in earlier_answers for problem in part):
-            answers |= {problem.id: earlier_answers[problem.id] for problem in part}
+        saved = answers_file.answers if answers_file else {}
+        if all(problem.id in saved for problem in part):
+            answers |= {problem.id: saved[problem.id] for problem in part}
         else:
-            drawn = _draw(policy(), questions, part, start)
+            sampled = _sample(policy(), questions, part, start)
             if answers_file is not None:
-                answers_file.add(
-                    {problem: records for problem, records in drawn.items() if problem not in earlier_answers}
-                )
-            answers |= drawn
+                answers_file.add({problem: records for problem, records in sampled.items() if problem not in saved})
+            answers |= sampled
         progress(answers)
     return answers
 
 
-def all_known(questions: Questions, answers_file: AnswersFile | None) -> bool:
+def has_all_answers(questions: Questions, answers_file: AnswersFile | None) -> bool:
     """Return whether all answers are known already."""
     return answers_file is not None and all(problem.id in answers_file.answers for problem in questions.problems)
 
 
-def _draw(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:
+def _sample(backend: Backend, questions: Questions, part: Sequence[Problem], start: int) -> dict[str, Any]:
     key = (questions.seed, _COMPARISON_KEY, start)
     fitting = fit_prompts(part, backend, questions.sampling, questions.limit).problems
     if not fitting:

@@ -21,7 +21,7 @@ from steadyrl.core.rundir import write_json
 from steadyrl.core.types import DECODINGS, Decoding
 from steadyrl.core.words import counted
 from steadyrl.doctor.examine import diagnose
-from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, all_known, answer
+from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, answer, has_all_answers
 from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
 from steadyrl.lab.compare.subject import Subject, find_subject, open_policy
 from steadyrl.lab.compare.verdict import conclude, with_doubts
@@ -89,18 +89,18 @@ def compare(
         }
         for side, subject in zip("ab", subjects, strict=True)
     ]
-    if not any(all(all_known(questions, of.get(name)) for name, questions in questions_of.items()) for of in files):
+    if not any(all(has_all_answers(questions_of[name], side.get(name)) for name in questions_of) for side in files):
         open_policy(subjects[1])  # and release it: an error is reported before the other one has answered anything
         gc.collect()
     note = (follow or Follow()).note
     answers = [
-        _answers(f"{label} = {subject.name} ({subject.what})", subject, questions_of, of_side, note, metric)
-        for label, subject, of_side in zip("AB", subjects, files, strict=True)
+        _answers(f"{label} = {subject.name} ({subject.kind})", subject, questions_of, side, note, metric)
+        for label, subject, side in zip("AB", subjects, files, strict=True)
     ]
-    called = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
+    labels = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
     solved = solved_from(config, "" if metric == TOTAL else metric)
     judged = {
-        name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, called, solved)
+        name: findings(questions.problems, (answers[0][name], answers[1][name]), metric, options.margin, labels, solved)
         for name, questions in questions_of.items()
     }
     record = {
@@ -109,9 +109,9 @@ def compare(
         "decoding": deploy,
         "samples": questions_of[deploy].samples,
         "seed": config.run.seed,
-        "a": _about(subjects[0], answers[0][deploy], metric),
-        "b": _about(subjects[1], answers[1][deploy], metric),
-        **_judgement(judged, deploy, metric, dict(zip(called, subjects, strict=True))),
+        "a": _subject_record(subjects[0], answers[0][deploy], metric),
+        "b": _subject_record(subjects[1], answers[1][deploy], metric),
+        **_judgement(judged, deploy, metric, dict(zip(labels, subjects, strict=True))),
     }
     if folder is not None:
         write_json(folder / RECORD, record)
@@ -129,7 +129,7 @@ def _judgement(
         for name, subject in subjects.items()
         if subject.run is not None and subject.run.metrics_file.is_file()
     }
-    doubts, beside = conclude(decided, deploy, harms).doubts, _beside(deploy)
+    doubts, second = conclude(decided, deploy, harms).doubts, _other_decoding(deploy)
     sets = {name: results for name, results in judged.items() if name not in DECODINGS}
     headline, *details = judged[deploy]["sentences"]
     return {
@@ -144,18 +144,17 @@ def _judgement(
         ],
         "sets": sets,
         "doubts": list(doubts),
-        "beside": {"decoding": beside, "verdict": verdicts[beside]},
+        "beside": {"decoding": second, "verdict": verdicts[second]},
         "sentences": [
             with_doubts(headline, doubts),
             *details,
-            f"{beside} answers, one to each problem: {judged[beside]['sentences'][0]}",
+            f"{second} answers, one to each problem: {judged[second]['sentences'][0]}",
             *(f"on {name}: {results['sentences'][0]}" for name, results in sets.items()),
         ],
     }
 
 
-def _beside(deploy: Decoding) -> Decoding:
-    """Return the way of decoding that is not judged."""
+def _other_decoding(deploy: Decoding) -> Decoding:
     return next(decoding for decoding in DECODINGS if decoding != deploy)
 
 
@@ -170,21 +169,22 @@ def _all_questions(task: Task, config: Config, options: Options, deploy: Decodin
             f"the task '{config.task.name}' has {counted(len(problems), 'held-out problem')}, expected at least 2; see "
             "task.args for how many are held out"
         )
-    own = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
+    heldout = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
     evaluated = config.evaluate.model_copy(update={"problems": count})
     sets = open_sets(config.model_copy(update={"evaluate": evaluated}))
+    second = _other_decoding(deploy)
     return {
-        deploy: _questions(task, own, config, options, deploy),
-        _beside(deploy): _questions(task, own, config, replace(options, samples=1), _beside(deploy)),
-        **{further.name: _questions(task, further, config, options, deploy) for further in sets},
+        deploy: _questions(task, heldout, config, options, deploy),
+        second: _questions(task, heldout, config, replace(options, samples=1), second),
+        **{extra.name: _questions(task, extra, config, options, deploy) for extra in sets},
     }
 
 
-def _questions(task: Task, own: HeldoutSet, config: Config, options: Options, decoding: Decoding) -> Questions:
+def _questions(task: Task, heldout: HeldoutSet, config: Config, options: Options, decoding: Decoding) -> Questions:
     greedy, sampling = decoding == "greedy", evaluation_sampling(config)
     samples = options.samples or (1 if greedy else max(SAMPLES, config.evaluate.samples))
-    drawn = greedy_sampling(sampling) if greedy else sampling
-    return Questions.of(task, config, own, samples=samples, sampling=drawn)
+    sampling = greedy_sampling(sampling) if greedy else sampling
+    return Questions.build(task, config, heldout, samples=samples, sampling=sampling)
 
 
 def _answers_file(path: Path, subject: Subject, questions: Questions, config: Config) -> AnswersFile:
@@ -216,7 +216,7 @@ def _answers(
     answers: dict[str, Answers] = {}
     for decoding, questions in questions_of.items():
         note(f"answering {counted(len(questions.problems), 'problem')}: {title}, {decoding}")
-        progress = partial(_follow, metric, questions)
+        progress = partial(_report_progress, metric, questions)
         answers[decoding] = answer(policy, questions, files.get(decoding), progress)
         records = [record for samples in answers[decoding].values() for record in samples]
         if all(sample_value(record, metric) is None for record in records):
@@ -229,7 +229,7 @@ def _answers(
     return answers
 
 
-def _follow(metric: str, questions: Questions, answers: Answers) -> None:
+def _report_progress(metric: str, questions: Questions, answers: Answers) -> None:
     """Report a subject's progress, and refuse a metric that no answer can have."""
     tell("problems answered", len(answers), len(questions.problems))
     _require_metric(metric, questions, part_names(record for samples in answers.values() for record in samples))
@@ -242,20 +242,20 @@ def _recorded_parts(subjects: Sequence[Subject], questions: Questions) -> set[st
     ]
     answers = [line["answers"].values() for line in files if isinstance(line.get("answers"), dict)]
     records = [record for of_line in answers for record in of_line if isinstance(record, dict)]
-    parts = {name for record in records for name in record.get("parts") or ()}
-    return parts if parts >= {term.name for term in questions.terms} else set()
+    names = {name for record in records for name in record.get("parts") or ()}
+    return names if names >= {term.name for term in questions.terms} else set()
 
 
-def _require_metric(metric: str, questions: Questions, parts: Collection[str]) -> None:
+def _require_metric(metric: str, questions: Questions, measured: Collection[str]) -> None:
     """Refuse (DataError) a metric that is neither a reward nor, where the answers' parts are known, one of these."""
-    names = {TOTAL, *MEASURED, *parts}
-    if parts and metric not in names and metric not in {term.name for term in questions.terms}:
+    names = {TOTAL, *MEASURED, *measured}
+    if measured and metric not in names and metric not in {term.name for term in questions.terms}:
         close = difflib.get_close_matches(metric, names, n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(sorted(names))}"
         raise DataError(f"no reward part is called '{metric}'; {hint}")
 
 
-def _about(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:
+def _subject_record(subject: Subject, answers: Answers, metric: str) -> dict[str, Any]:
     records = [record for samples in answers.values() for record in samples]
     unknown = sum(sample_value(record, metric) is None for record in records)
-    return {"name": subject.name, "what": subject.what, "answers": len(records), "unscored": unknown}
+    return {"name": subject.name, "what": subject.kind, "answers": len(records), "unscored": unknown}

@@ -14,7 +14,7 @@ from steadyrl.core.stats import paired_difference, pass_rates, widened
 from steadyrl.core.types import Problem
 from steadyrl.core.words import counted
 from steadyrl.lab.compare.answers import Answers
-from steadyrl.lab.compare.verdict import in_words, judge, span_of
+from steadyrl.lab.compare.verdict import Samples, in_words, judge, span_of
 
 TOTAL = "reward"  # the name of the weighted sum of all parts
 MEASURED = ("tokens", "truncated")  # of every answer, beside its reward parts
@@ -75,8 +75,8 @@ def findings(
         "left_out": len(problems) - len(shared),
         "same_answers": sum(len({tuple(r["text"] for r in side[p.id]) for side in answers}) == 1 for p in shared),
         "parts": [
-            *(_passes(before, after, solved) if metric not in MEASURED else ()),
-            *_parts(shared, answers, metric),
+            *(_pass_rows(before, after, solved) if metric not in MEASURED else ()),
+            *_part_rows(shared, answers, metric),
         ],
         "difficulty": _by_difficulty(shared, means, span_of(before, after)),
         "problems": [{"problem": p.id, "a": b, "b": a} for p, (b, a) in zip(shared, means, strict=True)],
@@ -102,7 +102,7 @@ def _values(records: Iterable[Record], name: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _passes(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], solved: float) -> list[dict[str, Any]]:
+def _pass_rows(first: Samples, second: Samples, solved: float) -> list[dict[str, Any]]:
     """Return a row for each pass@k, over the problems with as many scored answers from both; none of single answers."""
     samples = max(len(values) for values in (*first, *second))
     rates = [[pass_rates(values, solved, samples) for values in side] for side in (first, second)]
@@ -115,11 +115,11 @@ def _passes(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]],
     return rows
 
 
-def _parts(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric: str) -> list[dict[str, Any]]:
+def _part_rows(problems: Sequence[Problem], answers: tuple[Answers, Answers], metric: str) -> list[dict[str, Any]]:
     """Return a row for every other measurement, over the problems for which both have it."""
-    every = part_names(record for by_problem in answers for p in problems for record in by_problem[p.id])
+    names = part_names(record for by_problem in answers for p in problems for record in by_problem[p.id])
     rows = []
-    for name in [TOTAL, *every, *MEASURED]:
+    for name in [TOTAL, *names, *MEASURED]:
         if name == metric:
             continue
         pairs = [tuple(_values(by_problem[p.id], name) for by_problem in answers) for p in problems]
@@ -163,16 +163,13 @@ def _groups(levels: Sequence[Any]) -> list[tuple[str, list[int]]]:
 
 
 def _change(pairs: Sequence[tuple[float, float]], span: float) -> dict[str, Any]:
-    """Return n, both means, the difference and its interval.
-
-    The interval is as wide as a verdict's. It is None if there is no spread: for a single problem, or if all values are
-    equal (a span of 0).
-    """
+    """Return n, both means, the difference and its interval; None for the interval where there is no spread."""
     first, second = zip(*pairs, strict=True)
     row = {"n": len(pairs), "a": float(np.mean(first)), "b": float(np.mean(second))}
-    if len(pairs) == 1 or span == 0:
+    if len(pairs) == 1 or span == 0:  # a span of 0: all values are equal
         return {**row, "difference": row["b"] - row["a"], "interval": None}
     differing = sum(after != before for before, after in pairs)
+    # As wide as a verdict's.
     change = widened(paired_difference(first, second, resamples=ROW_RESAMPLES), differing, span)
     return {**row, "difference": change.difference, "interval": [change.low, change.high]}
 
@@ -185,7 +182,7 @@ def _examples(
     Each names the sample that shows its difference best.
     """
 
-    def telling(i: int) -> int:
+    def clearest_sample(i: int) -> int:
         """Return the sample whose two answers differ most in the direction of the problem's difference."""
         values = [[sample_value(record, metric) for record in by_problem[problems[i].id]] for by_problem in answers]
         return int(
@@ -196,17 +193,17 @@ def _examples(
     wins = [i for i in order if gains[i] > 0][:WINS_AND_LOSSES]
     losses = [i for i in reversed(order) if gains[i] < 0][:WINS_AND_LOSSES]
     ties = [i for i in range(len(problems)) if gains[i] == 0]
-    shown = [ties[int(at)] for at in np.linspace(0, len(ties) - 1, min(TIES, len(ties))).round()]
+    spread = [ties[int(i)] for i in np.linspace(0, len(ties) - 1, min(TIES, len(ties))).round()]
     return [
         {
             "problem": problems[i].id,
-            "why": why,
+            "why": kind,
             "difference": gains[i],
             "prompt": problems[i].prompt,
-            "sample": telling(i),
+            "sample": clearest_sample(i),
             "a": list(answers[0][problems[i].id]),
             "b": list(answers[1][problems[i].id]),
         }
-        for why, chosen in (("win", wins), ("loss", losses), ("tie", shown))
-        for i in chosen
+        for kind, indices in (("win", wins), ("loss", losses), ("tie", spread))
+        for i in indices
     ]

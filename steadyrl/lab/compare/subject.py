@@ -27,7 +27,7 @@ class Subject:
     """One of the two that are compared."""
 
     name: str  # the name that the user gave
-    what: str
+    kind: str  # such as "run, step 30", for people
     config: Config  # its model, with the arithmetic of the comparison
     folder: Path | None = None  # where its weights are; None if the config names them
     loads: bool = False  # True if its backend must load ``folder``; False if ``config.model.path`` is enough
@@ -71,7 +71,7 @@ def find_subject(name: str, config: Config) -> Subject:
             listed = ", ".join(map(str, steps))
             raise RunError(f"the run '{run.path}' has no checkpoint after step {step}; it has {listed}")
         step = steps[-1] if step is None else step
-        return _of_weights(name, f"run, step {step}", run.checkpoint_folder(step), run, config)
+        return _of_checkpoint(name, f"run, step {step}", run.checkpoint_folder(step), run, config)
     if path.parent.name == "checkpoints" or (path / _STATE).is_file():
         if not (path / DONE).is_file():
             raise CheckpointError(
@@ -79,7 +79,7 @@ def find_subject(name: str, config: Config) -> Subject:
                 "one"
             )
         run = RunDir(path.resolve().parent.parent)
-        return _of_weights(name, "checkpoint", path, run if run.resolved_file.is_file() else None, config)
+        return _of_checkpoint(name, "checkpoint", path, run if run.resolved_file.is_file() else None, config)
     if (path / "config.json").is_file():
         return Subject(name, "model folder", _with_model(config, config, str(path)), path)
     if (path / "adapter_config.json").is_file():
@@ -105,12 +105,12 @@ def open_policy(subject: Subject) -> Backend:
     return backend
 
 
-def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: Config) -> Subject:
+def _of_checkpoint(name: str, kind: str, folder: Path, run: RunDir | None, config: Config) -> Subject:
     """Return the subject of a finished checkpoint: a model folder if it contains a whole model."""
     trained = config if run is None else configs.of_run(run)
     policy = folder / "policy"
     if (policy / "config.json").is_file():  # needs neither the model that the run began from nor the optimizer
-        return Subject(name, what, _with_model(config, trained, str(policy)), folder, run=run)
+        return Subject(name, kind, _with_model(config, trained, str(policy)), folder, run=run)
     if run is None:
         raise CheckpointError(
             f"the checkpoint '{name}' holds no whole model and lies in no run directory, whose settings would say what "
@@ -118,7 +118,7 @@ def _of_weights(name: str, what: str, folder: Path, run: RunDir | None, config: 
         )
     changes = {"model": trained.model, "algorithm": trained.algorithm, "run": trained.run, "update": trained.update}
     return Subject(
-        name, what, config.model_copy(update={**changes, "backend": _backend(config, trained)}), folder, True, run
+        name, kind, config.model_copy(update={**changes, "backend": _backend(config, trained)}), folder, True, run
     )
 
 

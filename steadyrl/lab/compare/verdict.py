@@ -140,8 +140,8 @@ def conclude(decided: Mapping[str, tuple[Word, str]], deploy: str, harms: Mappin
     """Judge a policy by the way it will be used (evaluate.deploy), and name what contradicts that."""
     word, reason = decided[deploy]
     contradictions = [
-        answers_are(name, differing_word, why)
-        for name, (differing_word, why) in decided.items()
+        answers_are(name, differing_word, differing_reason)
+        for name, (differing_word, differing_reason) in decided.items()
         if differing_word not in (word, "undecided")
     ]
     sick = [f"the doctor calls {run} sick: {', '.join(checks)}" for run, checks in harms.items() if checks]

@@ -96,8 +96,8 @@ def choose(name: str, args: Mapping[str, object], overrides: Sequence[str], at_o
         MissingExtraError: It needs a package that is not installed.
     """
     plugin, raw_settings = plugins.load("launcher", name), dict(args)
-    own = getattr(plugin, "Settings", None)
-    if not isinstance(own, type) or not issubclass(own, Section):
+    section = getattr(plugin, "Settings", None)
+    if not isinstance(section, type) or not issubclass(section, Section):
         raise ConfigError(f"launcher.name: '{name}' has no class 'Settings' derived from steadyrl.core.config.Section")
     for override in overrides:
         key, sign, text = (part.strip() for part in override.partition("="))

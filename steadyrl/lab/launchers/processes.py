@@ -39,8 +39,6 @@ def build(settings: Settings, at_once: int) -> Queue:
 
 
 class _Process:
-    """A command as a process."""
-
     def __init__(self, command: Command) -> None:
         self._name = command.name
         self._process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
@@ -82,13 +80,12 @@ def _server() -> multiprocessing.context.ForkServerContext:
 
 
 def _run(words: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
-    """Be the command: in a session of its own, with its folder, its log and today's environment."""
-    os.setsid()
+    os.setsid()  # a session of its own, so that the Ctrl-C of the terminal does not reach it
     os.chdir(folder)
     with log.open("ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
-    os.environ.clear()
+    os.environ.clear()  # the server, from which this was forked, has the environment of its own start
     os.environ.update(environment)
     sys.argv = ["steadyrl", *words]
     try:

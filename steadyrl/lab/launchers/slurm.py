@@ -52,25 +52,25 @@ class Slurm:
 
     def start(self, commands: Sequence[Command]) -> None:
         """Submit an array with a task for each command."""
-        limit = self._settings
-        wanted = [
+        settings = self._settings
+        options = [
             f"--array=0-{len(commands) - 1}%{self._at_once}",
             "--job-name=steadyrl",
             f"--output={commands[0].log.parent}/slurm-%A_%a.log",  # what is written before a command begins
             "--requeue",
             "--open-mode=append",
             f"--signal=B:TERM@{_SAVE_S}",
-            f"--cpus-per-task={limit.cpus}",
-            *([f"--gpus={limit.gpus}"] if limit.gpus else []),
-            *([f"--partition={limit.partition}"] if limit.partition else []),
-            *([f"--time={limit.time}"] if limit.time else []),
-            *limit.options,
+            f"--cpus-per-task={settings.cpus}",
+            *([f"--gpus={settings.gpus}"] if settings.gpus else []),
+            *([f"--partition={settings.partition}"] if settings.partition else []),
+            *([f"--time={settings.time}"] if settings.time else []),
+            *settings.options,
         ]
         try:
             # Each task becomes its command, so that signals to the script reach it.
             cases = [f"{number}) {command.shell()};;" for number, command in enumerate(commands)]
             script = "\n".join(["#!/bin/sh", 'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac", ""])
-            output = _ask(["sbatch", "--parsable", *wanted], script)
+            output = _ask(["sbatch", "--parsable", *options], script)
         except EngineError as error:
             raise ConfigError(f"{error}; fix what it says with --launcher-args, or start the study again") from error
         array = output.strip().partition(";")[0]  # a federation adds the name of the cluster
@@ -95,8 +95,8 @@ class Slurm:
             for task in self._tasks
             if task not in listed or listed[task][1] in _ENDED
         ]
-        gone = {ending.name for ending in ended}
-        self._tasks = {task: name for task, name in self._tasks.items() if name not in gone}
+        ended_names = {ending.name for ending in ended}
+        self._tasks = {task: name for task, name in self._tasks.items() if name not in ended_names}
         return ended
 
     def stop(self) -> None:
@@ -124,7 +124,7 @@ def _accounts(tasks: Sequence[str]) -> Iterator[tuple[str, tuple[int | None, str
 
 
 def _end(state: str, code: int) -> tuple[int | None, str]:
-    """Return how a task ended; one that was cancelled before it began has a code of 0 that says nothing."""
+    # A task that was cancelled before it began has a code of 0, which says nothing.
     return (None if state == "CANCELLED" and not code else code), state
 
 

@@ -26,7 +26,7 @@ LEAST_RUN = 6  # steps that a doctor can examine
 
 
 @dataclass(frozen=True)
-class Made:
+class SeedRun:
     """One run of an arm."""
 
     seed: int
@@ -47,7 +47,7 @@ class Judged:
     than: str  # the experiment that it was compared with; "" for a number
     word: Word
     values: tuple[float, ...]  # one number per run, in the order of the runs
-    others: tuple[float, ...]  # of the other arm, likewise
+    than_values: tuple[float, ...]  # of the other arm, likewise
     change: Difference | None  # the difference; None for a comparison with a number, or where nothing was measured
 
 
@@ -60,18 +60,18 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ArmResult:
     """What became of an arm."""
 
     arm: Arm
-    runs: tuple[Made, ...]
+    runs: tuple[SeedRun, ...]
     judged: tuple[Judged, ...]
     causes: tuple[Cause, ...]
 
     @property
     def word(self) -> Verdict:
         """Return the verdict of its expectations."""
-        return together(self.judged)
+        return combined(self.judged)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Claim:
     """An earlier conclusion, and the expectations that decide it."""
 
     text: str
-    parts: tuple[tuple[str, Judged], ...]  # the name of an experiment and its expectation, in the order of the file
+    judgements: tuple[tuple[str, Judged], ...]  # with the name of the experiment, in the order of the file
 
     @property
     def verdict(self) -> str:
@@ -88,17 +88,17 @@ class Claim:
         A conclusion about a founding rate is not refuted by an experiment at another rate.
         """
         by_arm: dict[str, list[Judged]] = {}
-        for name, judged in self.parts:
+        for name, judged in self.judgements:
             by_arm.setdefault(name, []).append(judged)
         by_word: dict[Verdict, list[str]] = {}
         for name, expectations in by_arm.items():
-            by_word.setdefault(together(expectations), []).append(name)
+            by_word.setdefault(combined(expectations), []).append(name)
         if len(by_word) == 1:
             return next(iter(by_word))
         return "; ".join(f"{word} in {', '.join(names)}" for word, names in by_word.items())
 
 
-def together(judged: Sequence[Judged]) -> Verdict:
+def combined(judged: Sequence[Judged]) -> Verdict:
     """Return the verdict of several expectations: refuted if one of them is, supported if all are."""
     words = {judgement.word for judgement in judged}
     if not words:
@@ -108,30 +108,30 @@ def together(judged: Sequence[Judged]) -> Verdict:
     return "supported" if words == {"supported"} else "undecided"
 
 
-def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
+def claims(results: Sequence[ArmResult]) -> list[Claim]:
     """Return the earlier conclusions that expectations name, each once, in the order of the file."""
-    parts: dict[str, list[tuple[str, Judged]]] = {}
-    for outcome in outcomes:
-        for judged in outcome.judged:
+    by_claim: dict[str, list[tuple[str, Judged]]] = {}
+    for result in results:
+        for judged in result.judged:
             if judged.expect.claim:
-                parts.setdefault(judged.expect.claim, []).append((outcome.arm.name, judged))
-    return [Claim(text, tuple(some)) for text, some in parts.items()]
+                by_claim.setdefault(judged.expect.claim, []).append((result.arm.name, judged))
+    return [Claim(text, tuple(judgements)) for text, judgements in by_claim.items()]
 
 
-def outcomes(study: Study, folder: Path) -> list[Outcome]:
+def arm_results(study: Study, folder: Path) -> list[ArmResult]:
     """Return what became of every arm, in the order of the file."""
-    runs: dict[str, list[Made]] = {arm.name: [] for arm in study.arms}
+    runs: dict[str, list[SeedRun]] = {arm.name: [] for arm in study.arms}
     for arm in study.arms:
         for seed in study.seeds:
             if (run := find_run(folder, job_of(study, arm, seed))) is None:
                 continue
             records = run.metrics()
             ended = ended_by(study.file.stop, records)
-            why = f"after step {ended[0]}: {ended[1].why}" if ended else ""
+            ended_text = f"after step {ended[0]}: {ended[1].why}" if ended else ""
             state, error = state_of(run, study.file.stop), str(run.info().get("error") or "")
-            runs[arm.name].append(Made(seed, run, state, len(records), why, error, records))
+            runs[arm.name].append(SeedRun(seed, run, state, len(records), ended_text, error, records))
     return [
-        Outcome(
+        ArmResult(
             arm,
             tuple(runs[arm.name]),
             tuple(_judge(study, arm, expect, runs) for expect in arm.experiment.expect),
@@ -141,7 +141,7 @@ def outcomes(study: Study, folder: Path) -> list[Outcome]:
     ]
 
 
-def values_of(runs: Sequence[Made], metric: str, take: Take, rule: Rule) -> tuple[float, ...]:
+def values_of(runs: Sequence[SeedRun], metric: str, take: Take, rule: Rule) -> tuple[float, ...]:
     """Return the number of each run that has one."""
     values = (measure(seed_run.run, seed_run.records, metric, take, rule) for seed_run in runs)
     return tuple(value for value in values if value is not None)
@@ -153,16 +153,16 @@ def meets(expect: Expect, value: float) -> bool:
     return value >= expect.value if expect.be == "at least" else value <= expect.value
 
 
-def middle(values: Sequence[float]) -> float | None:
+def seed_mean(values: Sequence[float]) -> float | None:
     """Return the interquartile mean over seeds, or None without any."""
     return float(interquartile_mean(values)) if values else None
 
 
-def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[Made]]) -> Judged:
-    """Judge an expectation on the runs that are done; one that is cut has no end yet."""
+def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[SeedRun]]) -> Judged:
     rule, metric = study.file.rule, expect.metric or study.file.metric
-    own = [seed_run for seed_run in runs[arm.name] if seed_run.state in (*DONE, "failed")]
-    values = values_of(own, metric, expect.take, rule)
+    # A run that was cut has no end yet.
+    done_runs = [seed_run for seed_run in runs[arm.name] if seed_run.state in (*DONE, "failed")]
+    values = values_of(done_runs, metric, expect.take, rule)
     if expect.be in ABSOLUTE:
         met = [meets(expect, value) for value in values]
         word: Word = "undecided"  # seeds disagree, or a seed without a number may yet do so
@@ -173,14 +173,14 @@ def _judge(study: Study, arm: Arm, expect: Expect, runs: Mapping[str, Sequence[M
     than_runs = [seed_run for seed_run in runs[than] if seed_run.state in (*DONE, "failed")]
     than_values = values_of(than_runs, metric, expect.take, rule)
     # All runs of both were measured and have the same seeds: the n-th value of one and of the other are a pair.
-    seeds = [seed_run.seed for seed_run in own]
+    seeds = [seed_run.seed for seed_run in done_runs]
     pairs = seeds == [seed_run.seed for seed_run in than_runs] and len(seeds) == len(values) == len(than_values)
     change = (difference_of_pairs if pairs else difference)(than_values, values, rule.confidence)
     judged = "undecided" if change is None else judge(change, expect.be, expect.margin)
     return Judged(expect, metric, than, judged, values, than_values, change)
 
 
-def _causes(runs: Sequence[Made]) -> tuple[Cause, ...]:
+def _causes(runs: Sequence[SeedRun]) -> tuple[Cause, ...]:
     """Return the doctor's root causes over all runs of an arm, the most frequent first."""
     by_check: dict[str, list[Finding]] = {}
     for seed_run in runs:

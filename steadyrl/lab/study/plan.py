@@ -171,17 +171,17 @@ def unnamed_rewards(study: Study) -> list[str]:
     for arm in study.arms:
         askers |= {expect.metric: f"experiment '{arm.name}'" for expect in arm.experiment.expect if expect.metric}
     rewards = sorted({name.rpartition(":")[2] for arm in study.arms for name in arm.config.rewards})
-    known_names = {*(f"reward/{name}" for name in rewards), *(entry.name for entry in CATALOGUE)}
+    metric_names = {*(f"reward/{name}" for name in rewards), *(entry.name for entry in CATALOGUE)}
     samples = max(arm.config.evaluate.samples for arm in study.arms)
     measured = (*rewards, "metric", "reward", *(pass_rates([0.0] * samples, 1.0, samples) if samples > 1 else ()))
     sets = {"", *(f"{name}/" for arm in study.arms for name in arm.config.evaluate.sets)}
-    known_names |= {f"{when}/{own}{name}" for when in HELDOUT for own in sets for name in measured}
+    metric_names |= {f"{when}/{prefix}{name}" for when in HELDOUT for prefix in sets for name in measured}
     return [
         f"{who} asks about {name}, and no reward is called so; there are: {', '.join(rewards)}. If no reward "
         "function and no task measures it under this name, nothing is decided by it"
         for metric, who in askers.items()
         for name in metric.split(MINUS, 1)
-        if name.partition("/")[0] in ("reward", *HELDOUT) and name not in known_names
+        if name.partition("/")[0] in ("reward", *HELDOUT) and name not in metric_names
     ]
 
 
@@ -231,11 +231,11 @@ def _require_named(where: str, experiment: Experiment, quick: bool, changed: Map
     def covers(name: str, key: str) -> bool:
         return key == name or key.startswith(f"{name}.")
 
-    more = [key for key in changed if not any(covers(name, key) for name in named)]
-    if more:
+    unnamed = [key for key in changed if not any(covers(name, key) for name in named)]
+    if unnamed:
         raise ConfigError(
-            f"{where}: it also changes {', '.join(more)}; expected a change of {', '.join(named)} alone. Name them in "
-            "'bundle', or make an experiment of each"
+            f"{where}: it also changes {', '.join(unnamed)}; expected a change of {', '.join(named)} alone. "
+            "Name them in 'bundle', or make an experiment of each"
         )
     if ignored := [name for name in named if name in _NOT_COMPARED]:
         raise ConfigError(
@@ -252,18 +252,18 @@ def _require_named(where: str, experiment: Experiment, quick: bool, changed: Map
 
 def _check_expectations(where: str, experiment: Experiment, arms: Mapping[str, Arm]) -> None:
     for number, expect in enumerate(experiment.expect, 1):
-        place = f"{where}, expectation {number}"
+        label = f"{where}, expectation {number}"
         if expect.be in ABSOLUTE:
             if expect.value is None or expect.than:
-                raise ConfigError(f"{place}: '{expect.be}' compares with a number; give 'value', and no 'than'")
+                raise ConfigError(f"{label}: '{expect.be}' compares with a number; give 'value', and no 'than'")
             continue
         if expect.value is not None:
-            raise ConfigError(f"{place}: '{expect.be}' compares with an experiment; remove 'value'")
+            raise ConfigError(f"{label}: '{expect.be}' compares with an experiment; remove 'value'")
         than = expect.than or experiment.base
         if than not in arms or than == experiment.name:
-            raise ConfigError(f"{place}: compared with '{than}', which is no earlier experiment; set 'than'")
+            raise ConfigError(f"{label}: compared with '{than}', which is no earlier experiment; set 'than'")
         if expect.be == "same" and not expect.margin:
-            raise ConfigError(f"{place}: 'same' needs a margin, the difference that would matter")
+            raise ConfigError(f"{label}: 'same' needs a margin, the difference that would matter")
 
 
 def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None:
@@ -272,7 +272,8 @@ def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None
     named_metrics = [("metric", file.metric, "last"), *(("stop", rule.metric, "") for rule in file.stop)]
     named_metrics += [(f"experiment '{arm}'", expect.metric or file.metric, expect.take) for arm, expect in expects]
     # An algorithm or a backend of the user's own may write other names.
-    own = any(":" in name for arm in arms.values() for name in (arm.config.algorithm.name, arm.config.backend.name))
+    arm_configs = [arm.config for arm in arms.values()]
+    has_plugins = any(":" in name for config in arm_configs for name in (config.algorithm.name, config.backend.name))
     for where, metric, take in named_metrics:
         if take and metric.partition("/")[0] in HELDOUT:
             if take not in ("last", "gain"):
@@ -282,7 +283,7 @@ def _check_metrics(path: Path, file: StudyFile, arms: Mapping[str, Arm]) -> None
                 )
             continue
         unknown = [name for name in (metric.split(MINUS, 1) if take else [metric]) if describe(name) is None]
-        if unknown and not own:
+        if unknown and not has_plugins:
             close = difflib.get_close_matches(unknown[0], [entry.name for entry in CATALOGUE], n=3, cutoff=0.0)
             raise ConfigError(
                 f"{path}, {where}: no run writes a metric '{unknown[0]}'; expected one of docs/metrics.md, the nearest "

@@ -24,8 +24,8 @@ from steadyrl.core.config import Config
 from steadyrl.core.errors import AccessError, ConfigError, RunError, SteadyError
 from steadyrl.core.rundir import RunDir, appended, read_json, stamp, write_json
 from steadyrl.core.words import shell_command
-from steadyrl.lab.elsewhere import End, make_elsewhere
-from steadyrl.lab.jobs import Follow, find_run, folder_of_job, placed, run_job, share
+from steadyrl.lab.elsewhere import End, run_commands
+from steadyrl.lab.jobs import Follow, config_to_start, find_run, folder_of_job, run_job, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
@@ -69,24 +69,24 @@ def run_study(
     until = time.monotonic() + 3600 * hours if hours else float("inf")
     follow = replace(user, stop=lambda: user.stop() or time.monotonic() > until)
     folder = folder_of(study, root)
-    every = jobs(study)
+    all_jobs = jobs(study)
     # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.
     plan = {"written": time.time(), "data": {}, **_check_plan(study, folder)}
-    now = [job for job in every if state_of(find_run(folder, job), study.file.stop) not in DONE]
-    plan["data"] = _data(every[: len(study.arms)] if now else (), folder, plan["data"])
+    to_make = [job for job in all_jobs if state_of(find_run(folder, job), study.file.stop) not in DONE]
+    plan["data"] = _data(all_jobs[: len(study.arms)] if to_make else (), folder, plan["data"])
     write_json(folder / PLAN, {**plan, **study.judged_by(), "study": study.described()})
-    now.sort(key=lambda job: shorter(study, job) is not None)  # last: what goes on from others comes after them
+    to_make.sort(key=lambda job: shorter_run(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
-    follow.begin([*([study.warm] if study.warm else []), *every], [*([first] if first else []), *now])
+    follow.begin([*([study.warm] if study.warm else []), *all_jobs], [*([first] if first else []), *to_make])
 
-    def make(some: Sequence[Job]) -> dict[str, str]:
+    def make(selected: Sequence[Job]) -> dict[str, str]:
         if launcher is None:
-            return _in_turn(study, folder, some, follow)
-        return _spread(study, root, some, launcher, follow) if some else {}
+            return _make_here(study, folder, selected, follow)
+        return _launch(study, root, selected, launcher, follow) if selected else {}
 
     if first is not None and ((failed := make([first])) or follow.stop()):
         return failed
-    return make(now)
+    return make(to_make)
 
 
 def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
@@ -128,17 +128,17 @@ def _data(first: Sequence[Job], folder: Path, before: Mapping[str, str]) -> dict
     return digests
 
 
-def _in_turn(study: Study, folder: Path, now: Sequence[Job], follow: Follow) -> dict[str, str]:
+def _make_here(study: Study, folder: Path, to_make: Sequence[Job], follow: Follow) -> dict[str, str]:
     """Make runs in this process, beside other processes that make runs of the same study."""
     failed: dict[str, str] = {}
-    by_key = {job.key: job for job in now}
+    by_key = {job.key: job for job in to_make}
 
     def is_done(key: str) -> bool:
         return state_of(find_run(folder, by_key[key]), _rules(study, by_key[key])) in DONE
 
     def make(key: str) -> None:
         job = by_key[key]
-        if error := make_run(job, folder, _rules(study, job), follow, shorter(study, job)):
+        if error := make_run(job, folder, _rules(study, job), follow, shorter_run(study, job)):
             failed[key] = error
 
     share({key: folder_of_job(folder, job) for key, job in by_key.items()}, is_done, make, follow)
@@ -153,8 +153,8 @@ def make_run(job: Job, folder: Path, rules: Sequence[Stop], follow: Follow, base
     """Make a run, or go on with it or with a copy of the shorter ``base``; return the error that ended it, or None."""
     try:
         before = find_run(folder, job)
-        if before is None and base is not None and (shorter_run := find_run(folder, base)) is not None:
-            before = copied(shorter_run, placed(job, folder), folder_of_job(folder, job))
+        if before is None and base is not None and (made_run := find_run(folder, base)) is not None:
+            before = copy_run(made_run, config_to_start(job, folder), folder_of_job(folder, job))
         run = run_job(
             job, folder, before, follow.event, lambda records: follow.stop() or ended_by(rules, records) is not None
         )
@@ -166,19 +166,18 @@ def make_run(job: Job, folder: Path, rules: Sequence[Stop], follow: Follow, base
     return None
 
 
-def _spread(study: Study, root: Path, now: Sequence[Job], launcher: Launcher, follow: Follow) -> dict[str, str]:
-    """Make runs by a launcher: a command each."""
-    folder, by_key = folder_of(study, root), {job.key: job for job in now}
-    commands = {job.key: _command(study, root, job) for job in now}
+def _launch(study: Study, root: Path, to_make: Sequence[Job], launcher: Launcher, follow: Follow) -> dict[str, str]:
+    folder, by_key = folder_of(study, root), {job.key: job for job in to_make}
+    commands = {job.key: _command(study, root, job) for job in to_make}
 
-    def begin(key: str) -> Followed:
-        return Followed(commands[key], partial(find_run, folder, by_key[key]), _rules(study, by_key[key]))
+    def begin(key: str) -> RunProgress:
+        return RunProgress(commands[key], partial(find_run, folder, by_key[key]), _rules(study, by_key[key]))
 
-    ends = make_elsewhere(launcher, commands, begin, follow)
+    ends = run_commands(launcher, commands, begin, follow)
     return {key: text for key, (state, text) in ends.items() if state == "failed"}
 
 
-class Followed:
+class RunProgress:
     """A run that a command makes, perhaps on another machine: what is new in its run directory, all that is known."""
 
     def __init__(self, command: Command, find: Callable[[], RunDir | None], rules: Sequence[Stop] = ()) -> None:
@@ -218,13 +217,13 @@ class Followed:
             return "done", state
         if run is not None and state == "failed":
             return "failed", str(run.info().get("error"))
-        why = self._command.error(ended) or f"it ended: {ended.reason}; start the study again to go on"
+        reason = self._command.error(ended) or f"it ended: {ended.reason}; start the study again to go on"
         if run is None and ended.code is not None and not self._command.log.is_file():
-            why = (
+            reason = (
                 f"it ended ({ended.reason}) and left neither a run nor a log in '{self._command.log.parent.parent}'; "
                 "give a --folder on a file system that all machines see"
             )
-        return "failed" if run is None else "cut", why
+        return "failed" if run is None else "cut", reason
 
 
 def _attempt(run: RunDir | None) -> tuple[str, int] | None:
@@ -236,7 +235,6 @@ def _saved(run: RunDir | None) -> int:
 
 
 def _command(study: Study, root: Path, job: Job) -> Command:
-    """Return the command that makes one run."""
     version = ["--quick"] if study.quick else []
     if study.seeds == tuple(study.file.seeds[: len(study.seeds)]):
         version += ["--seeds", str(len(study.seeds))]
@@ -260,7 +258,7 @@ def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> No
             f"there is no '{folder / PLAN}' on {platform.node()}, which `steadyrl study run` has written; give a "
             "--folder on a file system that all machines see"
         )
-    if failed := _in_turn(study, folder, [job], Follow(stop=stop)):
+    if failed := _make_here(study, folder, [job], Follow(stop=stop)):
         raise RunError(failed[key])
 
 
@@ -279,16 +277,15 @@ def require_runs(study: Study, root: Path) -> Path:
     return folder
 
 
-def shorter(study: Study, job: Job) -> Job | None:
+def shorter_run(study: Study, job: Job) -> Job | None:
     """Return the run that a run goes on from, or None where it has to begin anew."""
     if job is study.warm or not (base := study.arm(job.arm).experiment.base):
         return None
     base_job = job_of(study, study.arm(base), job.config.run.seed)
-    return base_job if _same_until(base_job.config, job.config) else None
+    return base_job if _is_beginning(base_job.config, job.config) else None
 
 
-def _same_until(short: Config, long: Config) -> bool:
-    """Say whether a run is the beginning of another one."""
+def _is_beginning(short: Config, long: Config) -> bool:
     end = short.run.steps
     if set(differences(short, long)) != {"run.steps"} or end >= long.run.steps or short.run.epochs:
         return False
@@ -299,7 +296,7 @@ def _same_until(short: Config, long: Config) -> bool:
     return all(short.update.rate(n, end) == long.update.rate(n, long.run.steps) for n in range(end))
 
 
-def copied(run: RunDir, long: Config, place: Path) -> RunDir | None:
+def copy_run(run: RunDir, long: Config, folder: Path) -> RunDir | None:
     """Copy a run that came to its end, with its last checkpoint, as one that was interrupted on its longer way.
 
     Returns:
@@ -311,15 +308,15 @@ def copied(run: RunDir, long: Config, place: Path) -> RunDir | None:
     done = run.checkpoints()
     if run.status != "finished" or not done or done[-1] != run.resolved()["run"]["steps"]:
         return None
-    copy, last = RunDir(place / run.path.name), run.checkpoint_folder(done[-1])
-    older = [folder.name for folder in last.parent.iterdir() if folder != last]
+    copy, last = RunDir(folder / run.path.name), run.checkpoint_folder(done[-1])
+    older = [checkpoint.name for checkpoint in last.parent.iterdir() if checkpoint != last]
     # Without run.json it is no run to anybody, so that a copy that was cut is made again.
     skipped = shutil.ignore_patterns(run.info_file.name, run.resolved_file.name, "writer.lock", "report*", *older)
     try:
         shutil.copytree(run.path, copy.path, ignore=skipped, dirs_exist_ok=True)
     except OSError as error:  # shutil.Error too, a list of all that failed
         raise AccessError(
-            f"cannot copy the run '{run.path}' to '{place}': {error!s:.200}; free some space, and start again"
+            f"cannot copy the run '{run.path}' to '{folder}': {error!s:.200}; free some space, and start again"
         ) from error
     write_settings(copy, long, {**read_json(run.info_file), "status": "interrupted", "continues": str(run.path)})
     return copy

@@ -72,7 +72,7 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
         session.backend.save(folder)
         for exponent in range(round((math.log10(HIGHEST) - math.log10(LOWEST)) * PER_DECADE) + 1):
             session.backend.load(folder)
-            point = _at(session, state, batch, entropy, LOWEST * 10 ** (exponent / PER_DECADE))
+            point = _try_rate(session, state, batch, entropy, LOWEST * 10 ** (exponent / PER_DECADE))
             points.append(point)
             tell(point)
             if point.broken:
@@ -88,19 +88,18 @@ def range_test(config: Config, tell: Callable[[Point], None] = lambda point: Non
 
 def centre_of(points: Sequence[Point], config: Config) -> float:
     """Return the rate at which a step's KL is in the middle of its band, between the rates that were tried."""
-    wanted = math.log(math.sqrt(math.prod(config.autopilot.kl_band)))
+    target = math.log(math.sqrt(math.prod(config.autopilot.kl_band)))
     measured = [(math.log(point.rate), math.log(point.kl)) for point in points if point.kl]
     for (x, y), (x_next, y_next) in pairwise(measured):
-        if y < wanted <= y_next:
-            return math.exp(x + (x_next - x) * (wanted - y) / (y_next - y))
-    if measured and measured[0][1] >= wanted:
+        if y < target <= y_next:
+            return math.exp(x + (x_next - x) * (target - y) / (y_next - y))
+    if measured and measured[0][1] >= target:
         return math.exp(measured[0][0])
     unbroken_rates = [point.rate for point in points if not point.broken]
     return unbroken_rates[-1] if unbroken_rates else points[0].rate
 
 
-def _at(session: Session, state: State, batch: Batch, entropy: float, rate: float) -> Point:
-    """Make a step at a rate, and measure the policy after it."""
+def _try_rate(session: Session, state: State, batch: Batch, entropy: float, rate: float) -> Point:
     try:
         _update(session, batch, rate)
     except DivergedError:

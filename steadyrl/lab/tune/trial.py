@@ -76,22 +76,22 @@ class Search:
         """Return the run of a candidate."""
         fixed = ["evaluate.every=0", "evaluate.patience=0", "run.preflight=off"]  # pauses take the place of both
         fixed += [f"run.checkpoint_every={self.config.run.steps}", f"run.seed={candidate.seed}"]
-        tried = [f"{name}={value}" for name, value in candidate.settings.items()]
-        config = configs.resolve(configs.dump(self.config), [*tried, *fixed])
+        overrides = [f"{name}={value}" for name, value in candidate.settings.items()]
+        config = configs.resolve(configs.dump(self.config), [*overrides, *fixed])
         return Job(f"rate-{config.update.learning_rate:.3g}", config)
 
 
 def try_all(search: Search, candidates: Sequence[Candidate]) -> list[Trial] | None:
     """Try candidates that have not been tried, beside other processes; None where the user stopped it."""
-    places = {f"{n}": folder_of_job(search.folder, search.job(candidate)) for n, candidate in enumerate(candidates)}
-    files = {key: place / f"trial-{candidates[int(key)].until:06d}.json" for key, place in places.items()}
+    folders = {f"{n}": folder_of_job(search.folder, search.job(candidate)) for n, candidate in enumerate(candidates)}
+    files = {key: folder / f"trial-{candidates[int(key)].until:06d}.json" for key, folder in folders.items()}
 
     def make(key: str) -> None:
         trial = make_trial(search, candidates[int(key)])
         if not search.follow.stop():
             write_json(files[key], asdict(trial))
 
-    if not share(places, lambda key: files[key].is_file(), make, search.follow):
+    if not share(folders, lambda key: files[key].is_file(), make, search.follow):
         return None
     records = map(read_json, files.values())
     return [Trial(**{**record, "critical": tuple(record["critical"])}) for record in records]
@@ -124,9 +124,10 @@ def make_trial(search: Search, candidate: Candidate) -> Trial:
     trial = Trial(candidate.settings, candidate.seed, score, checks, steps_made, state, error)
     if not follow.stop():
         critical = f"; critical: {', '.join(trial.critical)}" if trial.critical else ""
-        shown = "no score" if score is None else f"score {score:.4f}"
+        score_text = "no score" if score is None else f"score {score:.4f}"
         ending = ", failed" if state == "failed" else ""
-        follow.note(f"{candidate.label}: {shown} after {trial.steps} of {counted(steps, 'step')}{ending}{critical}")
+        progress = f"after {trial.steps} of {counted(steps, 'step')}"
+        follow.note(f"{candidate.label}: {score_text} {progress}{ending}{critical}")
     return trial
 
 
@@ -138,19 +139,19 @@ def score_of(config: Config, run: RunDir) -> tuple[float | None, float]:
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     sampling = config.sampling.model_dump()
-    wanted = min(ANSWERS, max(1, config.run.steps // QUARTERS) * config.rollout.rollouts)
-    problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), wanted)
+    n_answers = min(ANSWERS, max(1, config.run.steps // QUARTERS) * config.rollout.rollouts)
+    problems = pick_heldout(pick_heldout(plugins.problems_of(task, "heldout"), config.evaluate.problems), n_answers)
     if not problems:
         return None, 0.0
     heldout = HeldoutSet("", problems, make_terms(config.rewards, task, planned_updates(config)))
-    questions = Questions.of(
-        task, config, heldout, samples=max(1, round(wanted / len(problems))), sampling=Sampling(**sampling)
+    questions = Questions.build(
+        task, config, heldout, samples=max(1, round(n_answers / len(problems))), sampling=Sampling(**sampling)
     )
     policy = cache(partial(open_policy, find_subject(str(run.path), config)))
     answers = answer(policy, questions, None, lambda answers: None)
     del policy
     gc.collect()  # a model can be in a cycle of references, and the next trial needs its memory
-    values = [sample_value(record, task.metric or TOTAL) for several in answers.values() for record in several]
+    values = [sample_value(record, task.metric or TOTAL) for records in answers.values() for record in records]
     scores = [value for value in values if value is not None]
     if not scores:
         return None, 0.0

@@ -30,7 +30,7 @@ from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.rundir import DONE, read_json, write_json
 from steadyrl.core.words import counted
 from steadyrl.doctor.readers.spelling import flat_settings
-from steadyrl.lab.elsewhere import End, make_elsewhere
+from steadyrl.lab.elsewhere import End, run_commands
 from steadyrl.lab.jobs import Follow, awaited, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.seeds import difference, interquartile_mean
@@ -98,10 +98,10 @@ def _range(search: Search, space: Space) -> Range | None:
     config, file, note = search.config, search.folder / "range.json", search.follow.note
 
     def show(point: Point) -> None:
-        shown = "the step cannot be made" if point.kl is None else f"KL of the step {point.kl:.2g}"
+        text = "the step cannot be made" if point.kl is None else f"KL of the step {point.kl:.2g}"
         if point.reward is not None:
-            shown += f", entropy x {point.entropy:.2f}, reward {point.reward:.3f}"
-        note(f"    rate {point.rate:.1e}: {shown}")
+            text += f", entropy x {point.entropy:.2f}, reward {point.reward:.3f}"
+        note(f"    rate {point.rate:.1e}: {text}")
 
     def make(key: str) -> None:
         note("range test: one step at each rate")
@@ -111,6 +111,7 @@ def _range(search: Search, space: Space) -> Range | None:
     if not share({"range": search.folder}, lambda key: file.is_file(), make, search.follow):
         return None
     saved, settings = read_json(file), _settings(config, space)
+    # A range.json without settings, or without a digest of the data, counts as unchanged.
     before = {"the data": settings["the data"], **saved.get("settings", settings)}
     if changed := sorted(name for name in {**before, **settings} if before.get(name) != settings.get(name)):
         raise ConfigError(
@@ -124,8 +125,8 @@ def _settings(config: Config, space: Space) -> dict[str, Any]:
     """Return what makes a search another one, by dotted name; what is at its default is left out, as in ``Job.key``."""
     plain = flat_settings(config.model_dump(mode="json", exclude_defaults=True))
     searched = {f"--also {name}": list(bounds) for name, bounds in space.items()}
-    every = {**plain, **searched, "the data": task_digest(config)}
-    return {name: value for name, value in every.items() if name not in ("run.folder", RATE)}
+    named_values = {**plain, **searched, "the data": task_digest(config)}
+    return {name: value for name, value in named_values.items() if name not in ("run.folder", RATE)}
 
 
 def require_searchable(config: Config, space: Space) -> None:
@@ -143,21 +144,21 @@ def require_searchable(config: Config, space: Space) -> None:
     plugins.require("optuna")
 
 
-def _rounds(search: Search, centre: float, space: Space, most: int) -> list[Trial] | None:
+def _rounds(search: Search, centre: float, space: Space, max_steps: int) -> list[Trial] | None:
     """Try candidates in rounds of so many steps in all, beside other processes; None where the user stopped it."""
     bounds, steps = (centre / BELOW, min(10.0, centre * ABOVE)), search.config.run.steps
     candidates: Sequence[Mapping[str, float]] = [{RATE: rate} for rate in rates_around(centre, bounds)]
     trials: list[Trial] = []
     for number in itertools.count(1):
         # A failed one counts as a whole run: where all fail at their first step the search must end, too.
-        remaining = most - sum(steps if trial.state == "failed" else trial.steps for trial in trials)
+        remaining = max_steps - sum(steps if trial.state == "failed" else trial.steps for trial in trials)
         width = next((w for w in range(len(candidates), 0, -1) if steps_of(w, steps) <= remaining), 0)
         if not width:
             break
-        outcomes = halve(search, f"round {number}", candidates[:width])
-        if outcomes is None:
+        round_trials = successive_halving(search, f"round {number}", candidates[:width])
+        if round_trials is None:
             return None
-        trials += outcomes
+        trials += round_trials
         candidates = suggested(trials, {RATE: (*bounds, False), **space}, search.config.run.seed)
     return trials
 
@@ -172,18 +173,19 @@ def suggested(trials: Sequence[Trial], space: Space, seed: int) -> list[dict[str
         else optuna.distributions.FloatDistribution(low, high, log=True)
         for name, (low, high, integer) in space.items()
     }
+    # The constant liar keeps the suggestions of one round apart from one another.
     sampler = optuna.samplers.TPESampler(seed=seed + len(trials), n_startup_trials=4, constant_liar=True)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     states = optuna.trial.TrialState
     for trial in trials:
-        outcome = optuna.trial.create_trial(
+        frozen_trial = optuna.trial.create_trial(
             state=states.FAIL if trial.score is None else states.COMPLETE,
             value=trial.score,
             params=dict(trial.settings),
             distributions={name: distributions[name] for name in trial.settings},
             constraints={"critical": len(trial.critical)},
         )
-        study.add_trial(outcome)
+        study.add_trial(frozen_trial)
     return [study.ask(distributions).params for _ in range(WIDEST)]
 
 
@@ -218,7 +220,7 @@ def _result(
     if len(ranked) > 1:
         change = difference(_scores(ranked[1][2]), _scores(runs))
         lead = None if change is None else {"difference": change.change, "low": change.low, "high": change.high}
-    all_trials = [*trials, *(run for _, several in finals for run in several[1:])]
+    all_trials = [*trials, *(run for _, all_runs in finals for run in all_runs[1:])]
     return {
         "settings": dict(best.settings),
         "score": level,
@@ -229,7 +231,7 @@ def _result(
         "samples": rate_range.samples + config.rollout.rollouts * sum(trial.steps for trial in all_trials),
         "range": {"centre": rate_range.centre, "points": [asdict(point) for point in rate_range.points]},
         "trials": [asdict(trial) for trial in trials],
-        "finals": [[asdict(run) for run in several] for _, several in finals],
+        "finals": [[asdict(run) for run in all_runs] for _, all_runs in finals],
     }
 
 
@@ -239,8 +241,8 @@ def _scores(runs: Sequence[Trial]) -> list[float]:
 
 def rungs(steps: int) -> list[int]:
     """Return after how many steps candidates are compared: a quarter, a half and all of them."""
-    every = max(1, steps // QUARTERS)
-    return sorted({min(every, steps), min(2 * every, steps), steps})
+    quarter = max(1, steps // QUARTERS)
+    return sorted({min(quarter, steps), min(2 * quarter, steps), steps})
 
 
 def steps_of(width: int, steps: int) -> int:
@@ -258,16 +260,16 @@ def rates_around(centre: float, bounds: tuple[float, float]) -> list[float]:
     return [rate for rate in rates if bounds[0] <= rate <= bounds[1]]
 
 
-def halve(search: Search, name: str, candidates: Sequence[Mapping[str, float]]) -> list[Trial] | None:
+def successive_halving(search: Search, name: str, candidates: Sequence[Mapping[str, float]]) -> list[Trial] | None:
     """Return what became of candidates tried side by side, at their last rung; None where the user stopped."""
     trials: dict[int, Trial] = {}
     seed, alive = search.config.run.seed, list(range(len(candidates)))
     for rung in rungs(search.config.run.steps):
-        tried = [Candidate(f"{name}, {in_words(candidates[i])}", candidates[i], seed, rung) for i in alive]
-        outcomes = try_all(search, tried)
-        if outcomes is None:
+        rung_candidates = [Candidate(f"{name}, {in_words(candidates[i])}", candidates[i], seed, rung) for i in alive]
+        rung_trials = try_all(search, rung_candidates)
+        if rung_trials is None:
             return None
-        trials |= dict(zip(alive, outcomes, strict=True))
+        trials |= dict(zip(alive, rung_trials, strict=True))
         alive = sorted(alive, key=lambda i: trials[i].rank)[: _survivors(len(alive))]
     return [trials[i] for i in range(len(candidates))]
 
@@ -281,7 +283,7 @@ def _survivors(count: int) -> int:
     return max(1, count // 2)
 
 
-def tune_together(
+def tune_in_processes(
     launcher: Launcher, processes: int, words: Sequence[str], folder: Path, follow: Follow
 ) -> dict[str, Any] | None:
     """Search by several processes, each of them `steadyrl` with these words; None where ``follow.stop`` ended it.
@@ -300,16 +302,19 @@ def tune_together(
             notes.append(text)
             follow.note(text)
 
-    ends = make_elsewhere(launcher, commands, lambda name: _Part(commands[name], folder), replace(follow, note=note))
+    def begin(name: str) -> _SearchProcess:
+        return _SearchProcess(commands[name], folder)
+
+    ends = run_commands(launcher, commands, begin, replace(follow, note=note))
     if any(state == "done" for state, _ in ends.values()):
         return read_json(folder / RESULT)
     if follow.stop():
         return None
-    why = next(why for _, why in ends.values())
-    raise RunError(f"no process came to the end of the search: {why}; see {logs}, or start it again to go on")
+    reason = next(reason for _, reason in ends.values())
+    raise RunError(f"no process came to the end of the search: {reason}; see {logs}, or start it again to go on")
 
 
-class _Part:
+class _SearchProcess:
     """What a process does of a search. What it had begun when it was lost is free for the others."""
 
     def __init__(self, command: Command, folder: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Backend, Limited, PromptLimit, Task
-from steadyrl.core.types import Problem, Sampling, conversation_text, outline, with_calls
+from steadyrl.core.types import Problem, Sampling, conversation_text, message_key, outline
 from steadyrl.loop.rollout.episode import context_of
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _too_long(problems: Sequence[Problem], encode: Encode, room: int) -> dict[st
     lengths = {}
     for problem in problems:
         alike = outline(problem.messages)
-        shape = tuple(map(with_calls, alike))
+        shape = tuple(map(message_key, alike))
         if shape not in around:
             # A template that fails on such messages is refused here, before anything is paid.
             around[shape] = len(encode(alike or ""))

@@ -25,12 +25,12 @@ PAGE_COLOURS = {"#222222": "ink", "#6e6e6e": "soft", "#e4e4e4": "line", "#ffffff
 
 def page(title: str, records: Iterable[Record]) -> str:
     """Return a whole page that loads nothing, with its styles and, for curves, its scripts inside."""
-    shown = list(records)
+    records = list(records)  # they are gone through twice
     files = [HERE / "page.css"]
-    if any(isinstance(record, Curves) for record in shown):
+    if any(isinstance(record, Curves) for record in records):
         files += [ASSETS / "uplot.min.css", HERE / "curves.css"]
     template = _environment().get_template("page.html.j2")
-    return template.render(title=title, style=_inside(files), content=write(shown))
+    return template.render(title=title, style=_embedded(files), content=write(records))
 
 
 def write(records: Iterable[Record]) -> Markup:
@@ -87,11 +87,11 @@ def inline_svg(svg: str, name: str) -> Markup:
 def _panels(record: Picture) -> list[Markup]:
     """Return the panels of a picture; without any the file is shown."""
     name = record.file.rpartition(".")[0]
-    shown = [inline_svg(svg, f"{name}{number or ''}") for number, svg in enumerate(record.panels)]
-    return shown or [Markup('<img src="{}" alt="{}">').format(record.file, clean(record.label))]
+    panels = [inline_svg(svg, f"{name}{number or ''}") for number, svg in enumerate(record.panels)]
+    return panels or [Markup('<img src="{}" alt="{}">').format(record.file, clean(record.label))]
 
 
-def _inside(files: Iterable[Path]) -> Markup:
+def _embedded(files: Iterable[Path]) -> Markup:
     return Markup("\n".join(file.read_text("utf-8") for file in files))
 
 
@@ -115,6 +115,6 @@ def _environment() -> Environment:
         "deepest": DEEPEST,
         "kind_of": lambda record: type(record).__name__,
         "pairs": lambda heads, row: zip(heads, row, strict=True),
-        "curves_script": lambda: _inside(ASSETS / f"{name}.js" for name in ("uplot.min", "save", "charts")),
+        "curves_script": lambda: _embedded(ASSETS / f"{name}.js" for name in ("uplot.min", "save", "charts")),
     }
     return environment

@@ -9,9 +9,9 @@ from steadyrl.show.page import records
 from steadyrl.show.page.markup import anchor, fence, markdown, paragraphs
 
 
-def page(every: Iterable[records.Record]) -> str:
+def page(content: Iterable[records.Record]) -> str:
     """Return a whole page."""
-    return "\n\n".join(block for record in every for block in blocks(record)) + "\n"
+    return "\n\n".join(block for record in content for block in blocks(record)) + "\n"
 
 
 def inline(text: records.Text) -> str:
@@ -50,7 +50,7 @@ def blocks(record: records.Record) -> Iterator[str]:
         case records.Picture():
             yield from (f"![{inline(record.label)}]({record.file})", *filter(None, [inline(record.caption)]))
         case records.Findings():
-            yield "\n".join(line for entry in record.placed for line in _finding("  " * entry.depth, entry.finding))
+            yield "\n".join(line for placed in record.placed for line in _finding("  " * placed.depth, placed.finding))
         case records.Sample():
             yield from _sample(record)
         case records.Curves():
@@ -72,15 +72,15 @@ def _table(heads: list[str], marks: list[str], rows: list[list[str]]) -> str:
     return "\n".join([first, f"|{'|'.join(marks)}|", *text])
 
 
-def _finding(left: str, finding: Finding) -> Iterator[str]:
+def _finding(indent: str, finding: Finding) -> Iterator[str]:
     cause = f" ({inline(finding.cause)})" if finding.cause else ""
-    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    begin = "" if finding.since_step is None else f", since step {finding.since_step}"
     follows = f", caused by {inline(finding.follows)}" if finding.follows else ""
-    yield f"{left}- **{finding.severity}** {inline(finding.check)}{cause}{since}{follows}: {inline(finding.message)}"
+    yield f"{indent}- **{finding.severity}** {inline(finding.check)}{cause}{begin}{follows}: {inline(finding.message)}"
     for text in finding.evidence:
-        yield f"{left}  - {inline(text)}"
+        yield f"{indent}  - {inline(text)}"
     further = {"What to do": finding.remedy, "Set": " ".join(finding.overrides), "Source": finding.source}
-    yield from (f"{left}  - {name}: {inline(text)}" for name, text in further.items() if text)
+    yield from (f"{indent}  - {name}: {inline(text)}" for name, text in further.items() if text)
 
 
 def _sample(record: records.Sample) -> Iterator[str]:

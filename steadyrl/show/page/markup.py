@@ -57,10 +57,10 @@ def clean(value: Any) -> Any:
     return _CONTROL.sub("\ufffd", value.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def shorten(value: Any, most: int = LONGEST_TEXT) -> str:
+def shorten(value: Any, limit: int = LONGEST_TEXT) -> str:
     """Return a text that is cut where it is too long for a page, with how much is missing; nothing gives ""."""
     text = str(value or "")
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit} more characters)"
 
 
 def paragraphs(note: Note) -> list[Text]:

@@ -22,14 +22,14 @@ LONGEST = 300  # characters of a prompt or an answer
 UNBROKEN = 130  # columns if the output is not a terminal
 
 
-def show(every: Iterable[records.Record]) -> None:
+def show(content: Iterable[records.Record]) -> None:
     """Print records."""
     # A model's text may contain characters that the terminal's encoding lacks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else UNBROKEN
     console = Console(highlight=False, markup=False, emoji=False, width=width)
-    for record in every:
+    for record in content:
         for rendered in lines(record):
             # Where nothing is wrapped, text with a margin or in a table would be cut at the last column.
             console.print(rendered, soft_wrap=width is not None and isinstance(rendered, Line | str))
@@ -42,8 +42,8 @@ def line(text: records.Text, style: str = "") -> Line:
     if isinstance(text, records.Span):
         return line(text.text, STYLES[text.tone] if text.role == "word" else ROLES[text.role])
     ends = " " * text[:1].isspace(), " " * text[1:][-1:].isspace()
-    shown = printable(" ".join(text.split())).replace("→", "->")  # not every terminal has the arrow
-    return Line(f"{ends[0]}{shown}{ends[1]}", style)
+    printed = printable(" ".join(text.split())).replace("→", "->")  # not every terminal has the arrow
+    return Line(f"{ends[0]}{printed}{ends[1]}", style)
 
 
 def lines(record: records.Record) -> Iterable[RenderableType]:
@@ -65,14 +65,12 @@ def lines(record: records.Record) -> Iterable[RenderableType]:
         case records.Code():
             return (Line(printable(record.text), no_wrap=True, overflow="ignore"),)  # whole, to be pasted
         case records.Sample():
-            shown: list[RenderableType] = [
-                "",
-                line((f"{records.plain(record.title)}: ", _short(record.prompt)), "bold"),
-            ]
+            title = line((f"{records.plain(record.title)}: ", _short(record.prompt)), "bold")
+            printed: list[RenderableType] = ["", title]
             for answer in record.answers:
-                shown.append(Padding(line(answer.label, "dim"), (0, 0, 0, 2), expand=False))
-                shown.append(Padding(line(_short(answer.text) or "(nothing)"), (0, 0, 0, 4), expand=False))
-            return shown
+                printed.append(Padding(line(answer.label, "dim"), (0, 0, 0, 2), expand=False))
+                printed.append(Padding(line(_short(answer.text) or "(nothing)"), (0, 0, 0, 4), expand=False))
+            return printed
         case records.Fold():
             return [line(record.summary), *(rendered for inner in record.records for rendered in lines(inner))]
         case _:

@@ -42,8 +42,8 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
     """
     evidence, step = read_evidence(run), exported["step"]
     rows = settings_rows(evidence.settings)  # of files and folders the name alone, for a card travels
-    changed = [(key, _without_place(used), default) for key, used, default in rows["changed"]]
-    view = _base(exported) | {
+    changed = [(key, _without_folder(used), default) for key, used, default in rows["changed"]]
+    view = _base_view(exported) | {
         "name": evidence.info.get("id") or evidence.name,
         "info": evidence.info,
         "step": step,
@@ -53,7 +53,7 @@ def write_card(path: Path, run: Path, exported: Mapping[str, Any]) -> None:
         "metric": evidence.info.get("metric") or "reward",
         "doctor": _doctor(run),
         "weights": sorted(reward_weights(resolve(evidence.settings)).items()) if evidence.settings else [],
-        "settings": {"changed": changed, "own": [(key, _without_place(used)) for key, used in rows["own"]]},
+        "settings": {"changed": changed, "own": [(key, _without_folder(used)) for key, used in rows["own"]]},
         "data": [  # split, number of problems, and digest of what the run was given
             (split, entry.get("problems"), entry.get("sha256"))
             for split, entry in (evidence.info.get("data") or {}).items()
@@ -74,7 +74,7 @@ def write_joined_card(path: Path, runs: Sequence[Path], exported: Mapping[str, A
         members.append(
             {**record, "name": record["run"], "info": evidence.info, "changes": main, "doctor": _doctor(run)}
         )
-    view = _base(exported) | {"name": exported["run"], "members": members}
+    view = _base_view(exported) | {"name": exported["run"], "members": members}
     write_text(path, _page("joined_card.md.j2", view))
 
 
@@ -83,11 +83,8 @@ def _page(template: str, view: Mapping[str, Any]) -> str:
     return jinja_environment.get_template(template).render(view)
 
 
-def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what every card says of the model that was trained from, and an example that is prompted as in training.
-
-    What the example asks is Python that no request can end early.
-    """
+def _base_view(exported: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what every card says of the model that was trained from, with an example that is prompted alike."""
     question = (exported.get("prompt") or REQUEST).replace(REQUEST, "your request")
     base, cached = exported["base"], _CACHED.search(exported["base_folder"] or "")
     # A folder in the hub's own cache has the name on the hub in its path.
@@ -107,6 +104,7 @@ def _base(exported: Mapping[str, Any]) -> dict[str, Any]:
         "gguf": exported.get("gguf", False),
         "precision": Markup(exported["precision"]),
         "datasets": [Markup(name) for name in exported.get("datasets", ())],
+        # Python literals, which no request can end early.
         "snippet_messages": Markup(repr(messages)),
         "snippet_prompt": Markup(repr(plain_text(messages))),
         "snippet_args": Markup(repr(dict(exported.get("template_args") or {}))),
@@ -145,18 +143,17 @@ def _changes(evidence: Evidence, after: Evaluation) -> list[dict[str, Any]]:
     if not after.answers:
         return []
     metric, deploy = evidence.info.get("metric") or "reward", evidence.deploy
-    by_decoding, parts = compared(evidence.before, after, deploy)
+    by_decoding, by_part = compared(evidence.before, after, deploy)
     rows = [(metric, name, comparison) for name, comparison in by_decoding.items()]
-    rows += [(part, decoding_of(part, deploy), parts[part]) for part in parts if part != metric]
+    rows += [(part, decoding_of(part, deploy), by_part[part]) for part in by_part if part != metric]
     return [{"name": name, "decoding": decoding, **comparison} for name, decoding, comparison in rows]
 
 
 def _doctor(run: Path) -> dict[str, Any]:
-    """Return the doctor's verdict and its leading finding, if there is one."""
     diagnosis = diagnose(run)[0]
     placed = tree(diagnosis.findings)
     return {"verdict": diagnosis.verdict, "leading": placed[0].finding if placed else None}
 
 
-def _without_place(value: str) -> str:
+def _without_folder(value: str) -> str:
     return f'"{value[1:-1].rpartition("/")[2]}"' if value.startswith(('"/', '"~/')) else value

@@ -13,7 +13,7 @@ from steadyrl.lab.compare.findings import metric_row
 from steadyrl.show.page import html, records
 from steadyrl.show.page.markup import interval, number, p_value, shorten, signed
 
-WHY = {"win": "large win", "loss": "large loss", "tie": "no difference"}
+EXAMPLE_KINDS = {"win": "large win", "loss": "large loss", "tie": "no difference"}
 SAMPLES_SHOWN = 2  # of each side of an example
 LABEL = "The difference with its interval, every problem's mean for A and B, and all differences in order"
 CAPTION = (
@@ -49,10 +49,10 @@ def comparison_view(
     a, b, answers = record["a"], record["b"], "answers" if record["samples"] > 1 else "answer"
     word = "undecided" if record["doubts"] else record["verdict"]["word"]
     headline, *details = (f"{text[:1].upper()}{text[1:]}.".replace(" -> ", " → ") for text in record["sentences"])
-    shown = [
+    side_by_side = [
         example
-        for why in WHY
-        for example in [example for example in record["examples"] if example["why"] == why][:examples]
+        for kind in EXAMPLE_KINDS
+        for example in [example for example in record["examples"] if example["why"] == kind][:examples]
     ]
     verdict = record["verdict"]
     facts = {
@@ -95,20 +95,17 @@ def comparison_view(
         *_difficulty(record["difficulty"]),
         records.Heading("Side by side"),
         records.Note("The largest wins of B, its largest losses, and some problems without a difference.", "soft"),
-        *(_sample(example) for example in shown),
+        *(_sample(example) for example in side_by_side),
     ]
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[records.Record]:
-    of_a, of_b, metric = record["a"]["unscored"], record["b"]["unscored"], record["metric"]
+    unscored_a, unscored_b = record["a"]["unscored"], record["b"]["unscored"]
+    count = f"{unscored_a} answers of A and {unscored_b} of B have no {record['metric']}"
     if record["left_out"]:
-        yield records.Note(
-            f"{record['left_out']} problems could not be measured for both and are left out ({of_a} answers of A and "
-            f"{of_b} of B have no {metric}).",
-            "note",
-        )
-    elif of_a or of_b:
-        count = f"{of_a} answers of A and {of_b} of B have no {metric}"
+        problems = f"{record['left_out']} problems could not be measured for both and are left out"
+        yield records.Note(f"{problems} ({count}).", "note")
+    elif unscored_a or unscored_b:
         yield records.Note(f"{count}; the other samples of these problems count.", "note")
 
 
@@ -133,17 +130,17 @@ def _difficulty(rows: Sequence[Mapping[str, Any]]) -> Iterator[records.Record]:
 def _sample(example: Mapping[str, Any]) -> records.Sample:
     """Return an example with the sample that shows its difference first, beside the same sample of the other side."""
     other_samples = [i for i in range(len(example["a"])) if i != example["sample"]]
-    shown = [example["sample"], *other_samples][:SAMPLES_SHOWN]
-    hidden = len(example["a"]) - len(shown)
-    more = f", without {counted(hidden, 'more sample')}" if hidden else ""
-    title = f"{example['problem']} ({WHY[example['why']]}, {signed(example['difference'])}{more})"
+    sample_indices = [example["sample"], *other_samples][:SAMPLES_SHOWN]
+    hidden = len(example["a"]) - len(sample_indices)
+    omitted = f", without {counted(hidden, 'more sample')}" if hidden else ""
+    title = f"{example['problem']} ({EXAMPLE_KINDS[example['why']]}, {signed(example['difference'])}{omitted})"
     answers = []
-    for side, answer in [(side, example[side][i]) for i in shown for side in ("a", "b")]:
+    for side, answer in [(side, example[side][i]) for i in sample_indices for side in ("a", "b")]:
         if answer["unscored"]:
             label = f"{side.upper()}, unscored: {answer['unscored']}"
         else:
-            parts = "".join(f", {name} {number(value)}" for name, value in sorted(answer["parts"].items()))
-            label = f"{side.upper()}, reward {number(answer['reward'])}{parts}"
+            rewards = "".join(f", {name} {number(value)}" for name, value in sorted(answer["parts"].items()))
+            label = f"{side.upper()}, reward {number(answer['reward'])}{rewards}"
         cut = ", cut at the token limit" if answer["truncated"] else ""
         answers.append(records.Answer(f"{label}{cut}", shorten(answer["text"]), shorten(answer["note"])))
     return records.Sample(title, shorten(example["prompt"]), answers)

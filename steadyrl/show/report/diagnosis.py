@@ -34,11 +34,11 @@ def write_diagnosis(diagnoses: Sequence[Diagnosis], folder: Path | str) -> Path:
 
     folder = Path(folder)
     page: list[records.Record] = [records.Heading("Diagnosis", 1)]
-    for place, diagnosis in enumerate(diagnoses, 1):
-        drawn = pictures(diagnosis, f"run{place}")
-        for picture in drawn:
+    for i, diagnosis in enumerate(diagnoses, 1):
+        run_pictures = pictures(diagnosis, f"run{i}")
+        for picture in run_pictures:
             write_text(folder / picture.file, picture.panels[0])
-        page += diagnosis_view(diagnosis, drawn)
+        page += diagnosis_view(diagnosis, run_pictures)
     write_text(folder / "diagnosis.md", markdown.page(page))
     write_text(folder / "diagnosis.html", html.page(f"{diagnoses[0].run.path}: diagnosis", page))
     return folder / "diagnosis.html"
@@ -95,35 +95,35 @@ def headline(diagnosis: Diagnosis) -> str:
             f" Not known, of minor weight {diagnosis.rise}: {'; '.join(diagnosis.minor)}." if diagnosis.minor else ""
         )
         return f"Healthy: no harmful finding{f'; {count} for information only' if count else ''}.{minor}"
-    worst, *more = harmful_roots(diagnosis)
-    further = f" ({len(more)} further root cause{'s' * (len(more) > 1)})" if more else ""
+    worst, *milder = harmful_roots(diagnosis)
+    further = f" ({len(milder)} further root cause{'s' * (len(milder) > 1)})" if milder else ""
     return f"{worst.check}: {worst.message}{further}"
 
 
 def harmful_roots(diagnosis: Diagnosis) -> list[Finding]:
     """Return the root causes that harm, by themselves or by what they cause, the most urgent first."""
     placed = tree(diagnosis.findings)
-    roots = (entry.finding for entry in placed if entry.depth == 0)
+    roots = (node.finding for node in placed if node.depth == 0)
     return [root for root in roots if any(finding.harms for finding in _chain(root, diagnosis.findings))]
 
 
 def _chain(root: Finding, findings: Sequence[Finding]) -> list[Finding]:
     """Return a root and every finding that it causes, at any distance."""
     reached = {root.check}
-    for _ in findings:
+    for _ in findings:  # no chain is longer than there are findings
         reached |= {finding.check for finding in findings if finding.follows in reached}
     return [root, *(finding for finding in findings if finding.check in reached and finding.follows)]
 
 
 def overrides(findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
     """Return the settings to paste of findings, the most urgent first, and those that contradict a more urgent one."""
-    chosen: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     conflicts = []
     for text in dict.fromkeys(text for finding in findings for text in finding.overrides):
         key, _, value = text.partition("=")
-        if chosen.setdefault(key, value) != value:
+        if by_key.setdefault(key, value) != value:
             conflicts.append(text)
-    return [f"{key}={value}" for key, value in chosen.items()], conflicts
+    return [f"{key}={value}" for key, value in by_key.items()], conflicts
 
 
 def _judgement(diagnosis: Diagnosis) -> Iterator[records.Record]:
@@ -161,8 +161,8 @@ def _topic_word(diagnosis: Diagnosis, checks: Sequence[Check[Run]]) -> str:
         return next(severity for severity in ("critical", "warning", "info") if severity in severities)
     if any(finding.check in names for finding in diagnosis.uneven):
         return "not throughout"
-    silent = {gap.check for gap in diagnosis.unknown} & names
-    return "not judged" if not checks else "not measured" if len(silent) == len(checks) else "fine"
+    unmeasured = {gap.check for gap in diagnosis.unknown} & names
+    return "not judged" if not checks else "not measured" if len(unmeasured) == len(checks) else "fine"
 
 
 def checks_table(diagnosis: Diagnosis) -> records.Fold:

@@ -20,7 +20,7 @@ from steadyrl.lab.study.file import HELDOUT, Rule
 from steadyrl.show.page import records
 from steadyrl.show.page.markup import interval, number, shorten, signed
 from steadyrl.show.report.evidence import Answer, Evaluation, read_evaluation
-from steadyrl.show.report.figures import change, concluded, metric_samples, metric_values
+from steadyrl.show.report.figures import change, conclusion_of, metric_samples, metric_values
 from steadyrl.show.report.topics import COMPARED, TAKES
 
 RULE = Rule()  # how many steps are the start and the end: as in a study that says nothing else
@@ -65,7 +65,7 @@ def differences(runs: Sequence[Compared]) -> list[records.Record]:
     return [
         *_settings(runs),
         records.Heading("Why the first two differ" if len(runs) > 2 else "Why they differ"),
-        records.Items(_explained(runs[:2])),
+        records.Items(_explanation(runs[:2])),
         records.Heading("Held-out answers"),
         *(record for run in runs[1:] for record in _answers(runs[0], run)),
         records.Note("Another seed can differ by more. `steadyrl compare` asks both models again.", "soft"),
@@ -77,11 +77,12 @@ def conclusions(runs: Sequence[Compared]) -> list[records.Record]:
     """Return the verdict on the held-out answers of each run against those of the first, where there is one."""
     notes: list[records.Record] = []
     for run in runs[1:]:
-        conclusion = concluded(_changes(runs[0], run), _deploy(run), {side.name: side.harms for side in (runs[0], run)})
-        if conclusion and _changes(runs[0], run)[_deploy(run)]["n"]:
+        by_decoding, harms = _changes(runs[0], run), {side.name: side.harms for side in (runs[0], run)}
+        conclusion = conclusion_of(by_decoding, _deploy(run), harms)
+        if conclusion and by_decoding[_deploy(run)]["n"]:
             judged = records.strong(conclusion.word) if conclusion.doubts else records.word(conclusion.word)
-            against, why = f" against {runs[0].name}: ", f"{conclusion.sentence.removeprefix(conclusion.word)}."
-            notes.append(records.Note((records.strong(run.name), against, judged, why)))
+            against, reason = f" against {runs[0].name}: ", f"{conclusion.sentence.removeprefix(conclusion.word)}."
+            notes.append(records.Note((records.strong(run.name), against, judged, reason)))
     return notes
 
 
@@ -103,8 +104,7 @@ def _settings(runs: Sequence[Compared]) -> Iterator[records.Record]:
         yield records.Fold(f"Settings that not every run has ({len(one_sided)})", [records.Table(columns, one_sided)])
 
 
-def _explained(runs: Sequence[Compared]) -> list[str]:
-    """Return why two runs differ, as the doctor says it."""
+def _explanation(runs: Sequence[Compared]) -> list[str]:
     files = [run.run.metrics_file for run in runs if run.run]
     if any(file.is_file() and file.stat().st_size > NOT_EXPLAINED_ABOVE for file in files):
         return ["these runs are too long to be explained here: `steadyrl doctor A B` does it"]
@@ -119,34 +119,34 @@ def _deploy(run: Compared) -> Decoding:
     return DECODINGS[0] if run.run is None else run.run.deploy
 
 
-def _same_problems(first: Compared, second: Compared, decoding: Decoding, heldout: str = "") -> list[dict[str, Answer]]:
-    """Return the answers to problems that both have; two tasks may give one name to different problems."""
-    sides = [run.after[heldout] for run in (first, second)]
-    measured = [metric_values(side.of(decoding)) for side in sides]
+def _shared_answers(first: Compared, second: Compared, decoding: Decoding, name: str = "") -> list[dict[str, Answer]]:
+    """Return the answers to problems that both have measured, of the first and of the second."""
+    sides = [run.after[name] for run in (first, second)]
+    measured = [metric_values(side.get(decoding)) for side in sides]
+    # Two tasks may give one name to different problems.
     same = [p for p in measured[0] if p in measured[1] and sides[0].prompts[p] == sides[1].prompts[p]]
-    return [{problem: side.of(decoding)[problem] for problem in same} for side in sides]
+    return [{problem: side.get(decoding)[problem] for problem in same} for side in sides]
 
 
 def _changes(first: Compared, second: Compared) -> dict[str, dict[str, Any]]:
-    """Return the change of the answers by decoding; see ``figures.change``."""
-    sides = {decoding: _same_problems(first, second, decoding) for decoding in DECODINGS}
+    sides = {decoding: _shared_answers(first, second, decoding) for decoding in DECODINGS}
     return {decoding: change(*map(metric_samples, answers)) for decoding, answers in sides.items()}
 
 
 def _answers(first: Compared, second: Compared) -> Iterator[records.Record]:
     """Yield how the held-out answers of two runs differ, problem by problem, as the second will be used."""
     deploy = _deploy(second)
-    lacks = [run.name for run in (first, second) if not metric_values(run.after[""].of(deploy))]
-    answers = _same_problems(first, second, deploy)
-    if lacks or not answers[0]:
-        missing = f"there is no evaluation after training of {' and '.join(lacks)}"
-        why = missing if lacks else "they have no held-out problem in common"
-        yield records.Note(f"{second.name} and {first.name} cannot be compared problem by problem: {why}.", "soft")
+    unevaluated = [run.name for run in (first, second) if not metric_values(run.after[""].get(deploy))]
+    answers = _shared_answers(first, second, deploy)
+    if unevaluated or not answers[0]:
+        missing = f"there is no evaluation after training of {' and '.join(unevaluated)}"
+        reason = missing if unevaluated else "they have no held-out problem in common"
+        yield records.Note(f"{second.name} and {first.name} cannot be compared problem by problem: {reason}.", "soft")
         return
-    moved = {problem: (answers[1][problem].metric or 0.0) - (a.metric or 0.0) for problem, a in answers[0].items()}
-    gained, lost = (sorted((p for p in moved if sign * moved[p] > 0), key=lambda p: -abs(moved[p])) for sign in (1, -1))
-    counts = f"; {len(gained)} gained, {len(lost)} lost, {len(moved) - len(gained) - len(lost)} equal"
-    sets = {name: _same_problems(first, second, deploy, name) for name in first.after if name and name in second.after}
+    gains = {problem: (answers[1][problem].metric or 0.0) - (a.metric or 0.0) for problem, a in answers[0].items()}
+    gained, lost = (sorted((p for p in gains if sign * gains[p] > 0), key=lambda p: -abs(gains[p])) for sign in (1, -1))
+    counts = f"; {len(gained)} gained, {len(lost)} lost, {len(gains) - len(gained) - len(lost)} equal"
+    sets = {name: _shared_answers(first, second, deploy, name) for name in first.after if name and name in second.after}
     lines: dict[str, dict[str, Any]] = {
         **_changes(first, second),
         **{f"{name}: {deploy}": change(*map(metric_samples, sides)) for name, sides in sets.items()},
@@ -166,16 +166,16 @@ def _answers(first: Compared, second: Compared) -> Iterator[records.Record]:
     )
     prompts = first.after[""].prompts
     for title, problems in (("Gained", gained), ("Lost", lost)):
-        shown = problems[:SHOWN_PROBLEMS]
+        largest = problems[:SHOWN_PROBLEMS]
         samples = []
-        for problem in shown:
+        for problem in largest:
             texts = [
                 records.Answer(f"{run.name}: {number(a.metric)}", shorten(a.text), shorten(a.note))
                 for run, a in zip((first, second), (side[problem] for side in answers), strict=True)
             ]
-            samples.append(records.Sample(f"{problem} ({signed(moved[problem])})", shorten(prompts[problem]), texts))
+            samples.append(records.Sample(f"{problem} ({signed(gains[problem])})", shorten(prompts[problem]), texts))
         if samples:
-            yield records.Fold(f"{title} ({len(shown)} shown)", samples)
+            yield records.Fold(f"{title} ({len(largest)} shown)", samples)
 
 
 def _numbers(runs: Sequence[Compared]) -> Iterator[records.Record]:
@@ -188,12 +188,14 @@ def _numbers(runs: Sequence[Compared]) -> Iterator[records.Record]:
         measured = [(name, *map(number, row)) for name, row in values.items() if any(v is not None for v in row)]
         rows.extend([topic, *measured] if measured else [])
 
-    every = list(zip(directories, metrics, strict=True))
     scores = {when: [heldout_mean(run, when, "metric") if run else None for run in directories] for when in HELDOUT}
     add("Held-out problems", {f"held-out score, {when} training": values for when, values in scores.items()})
     for topic, measures in COMPARED.items():
         values = {
-            f"{metric}, {TAKES[take]}": [measure(run, r, metric, take, RULE) if run and r else None for run, r in every]
+            f"{metric}, {TAKES[take]}": [
+                measure(run, lines, metric, take, RULE) if run and lines else None
+                for run, lines in zip(directories, metrics, strict=True)
+            ]
             for metric, take in measures
         }
         add(topic, values)

@@ -26,7 +26,7 @@ class Answer:
 
     text: str
     metric: float | None  # the task's metric, the mean of several samples; None if it could not be measured
-    parts: Mapping[str, float]  # every other measurement
+    measurements: Mapping[str, float]  # every other measurement
     unscored: str | None  # why there is no reward; None if there is one
     note: str  # the scorer's remark
     truncated: bool  # True if the token limit ended it
@@ -42,7 +42,7 @@ class Evaluation:
     answers: Mapping[str, Mapping[str, Answer]] = field(default_factory=dict)
     """By name ("sampled", "greedy", or a baseline's), then by problem id."""
 
-    def of(self, name: str) -> Mapping[str, Answer]:
+    def get(self, name: str) -> Mapping[str, Answer]:
         """Return the answers of a name, by problem id; empty if there are none."""
         return self.answers.get(name, {})
 
@@ -95,11 +95,12 @@ def read_evidence(path: Path | str) -> Evidence:
     if not metrics:
         raise RunError(f"the run '{path}' has no steps yet; write the report when its first step is done")
     info = run.info()
-    step = best_step(info)
-    every = [record["step"] for record in metrics if run.rollouts_file(record["step"]).is_file()]
-    spread = sorted({every[round(i)] for i in np.linspace(0, len(every) - 1, MOST_RECORDED)}) if every else []
-    rewards = {at: [finite_number(line.get("reward")) for line in read_lines(run.rollouts_file(at))] for at in spread}
-    scored = {at: [reward for reward in values if reward is not None] for at, values in rewards.items()}
+    best = best_step(info)
+    steps = [record["step"] for record in metrics if run.rollouts_file(record["step"]).is_file()]
+    spread = sorted({steps[round(i)] for i in np.linspace(0, len(steps) - 1, MOST_RECORDED)}) if steps else []
+    lines = {step: read_lines(run.rollouts_file(step)) for step in spread}
+    rewards = {step: [finite_number(line.get("reward")) for line in rollouts] for step, rollouts in lines.items()}
+    scored = {step: [reward for reward in values if reward is not None] for step, values in rewards.items()}
     files = {name: [run.evaluation_file(when, name) for when in ("before", "after")] for name in run.heldout_sets()}
     sets = {name: map(read_evaluation, pair) for name, pair in files.items()}
     return Evidence(
@@ -110,11 +111,11 @@ def read_evidence(path: Path | str) -> Evidence:
         metrics=metrics,
         actions=run.actions(),
         findings=run.findings(),
-        recorded={at: values for at, values in scored.items() if values},
+        recorded={step: values for step, values in scored.items() if values},
         before=read_evaluation(run.evaluation_file("before")),
         after=read_evaluation(run.evaluation_file("after")),
         baselines=read_evaluation(run.evaluation_file("baselines")),
-        best=read_evaluation(run.evaluation_file(f"{step:06d}")) if step is not None else Evaluation(),
+        best=read_evaluation(run.evaluation_file(f"{best:06d}")) if best is not None else Evaluation(),
         sets={name: (before, after) for name, (before, after) in sets.items()},
     )
 
@@ -146,15 +147,14 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def _answer(record: Mapping[str, Any]) -> Answer:
-    measured = record.get("parts")
-    parts = {part: finite_number(value) for part, value in measured.items()} if isinstance(measured, dict) else {}
-    samples = record.get("samples")
-    several = [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else [record]
-    metrics = [finite_number(sample.get("metric")) for sample in several]
+    raw_parts, samples = record.get("parts"), record.get("samples")
+    measured = {part: finite_number(value) for part, value in raw_parts.items()} if isinstance(raw_parts, dict) else {}
+    scored = [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else [record]
+    metrics = [finite_number(sample.get("metric")) for sample in scored]
     return Answer(
         text=str(record.get("text", "")),
         metric=finite_number(record.get("metric")),
-        parts={part: value for part, value in parts.items() if value is not None},
+        measurements={part: value for part, value in measured.items() if value is not None},
         unscored=record.get("unscored"),
         note=str(record.get("note") or ""),
         truncated=bool(record.get("truncated")),

@@ -45,13 +45,13 @@ def metric_samples(answers: Mapping[str, Answer]) -> dict[str, Sequence[float]]:
 
 def part_values(answers: Mapping[str, Answer], part: str) -> dict[str, float]:
     """Return a part by problem, for the problems with a known one."""
-    return {problem: answer.parts[part] for problem, answer in answers.items() if part in answer.parts}
+    return {problem: answer.measurements[part] for problem, answer in answers.items() if part in answer.measurements}
 
 
 def means(answers: Mapping[str, Answer]) -> dict[str, float | None]:
     """Return the mean of the metric, as "metric", and of every part, each over the answers that have it."""
-    parts = sorted({part for answer in answers.values() for part in answer.parts})
-    part_means = {part: finite_mean(part_values(answers, part).values()) for part in parts}
+    names = sorted({part for answer in answers.values() for part in answer.measurements})
+    part_means = {part: finite_mean(part_values(answers, part).values()) for part in names}
     return {**part_means, "metric": finite_mean(metric_values(answers).values())}
 
 
@@ -103,10 +103,9 @@ def why_undecided(comparison: Mapping[str, Any]) -> str:
 
 def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]:
     """Return what summary.json holds; ``harmful`` are the checks of the doctor that found harm in the run."""
-    before, after = evidence.before, evidence.after
-    deploy = evidence.deploy
-    by_decoding, parts = compared(before, after, deploy)
-    conclusion = concluded(by_decoding, deploy, {"the run": harmful})
+    before, after, deploy = evidence.before, evidence.after, evidence.deploy
+    by_decoding, by_part = compared(before, after, deploy)
+    conclusion = conclusion_of(by_decoding, deploy, {"the run": harmful})
     sets = {name: compared(*evaluations, deploy) for name, evaluations in evidence.sets.items()}
     baselines = {name: means(answers) for name, answers in evidence.baselines.answers.items()}
     entropy = series(evidence.metrics, "entropy")
@@ -124,20 +123,20 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         **by_decoding[deploy],
         **by_decoding,
         "conclusion": conclusion and conclusion.sentence,
-        "parts": parts,
+        "parts": by_part,
         "samples": evidence.samples,
-        "sets": {name: {**changes[deploy], **changes, "parts": of_parts} for name, (changes, of_parts) in sets.items()},
+        "sets": {name: {**changes[deploy], **changes, "parts": of_part} for name, (changes, of_part) in sets.items()},
         "baselines": baselines,
         "against_rules": against_rules(by_decoding[deploy].get("after"), baselines),
         "health": {
-            "parseable": finite_mean(part_values(evidence.after.of(evidence.deploy), "parseable").values()),
+            "parseable": finite_mean(part_values(after.get(deploy), "parseable").values()),
             "entropy_start": start,
             "entropy_end": end,
             "entropy_ratio": end / start if start and end is not None else None,
-            "kl_ref_k1_seq_min": _least(kl),
-            "kl_ref_k1_seq_min_in_se": _least(in_se),
+            "kl_ref_k1_seq_min": _finite_min(kl),
+            "kl_ref_k1_seq_min_in_se": _finite_min(in_se),
             "kl_steps_below_minus_2se": int((in_se < -KL_NOISE_SE).sum()) if in_se.size else None,
-            "kl_ref_exact_seq_min": _least(series(evidence.metrics, "kl_ref_exact_seq")),
+            "kl_ref_exact_seq_min": _finite_min(series(evidence.metrics, "kl_ref_exact_seq")),
             "steps": len(evidence.metrics),
             "unscored": finite_mean(series(evidence.metrics, "reward/unscored")),
             "non_finite_steps": sum(
@@ -147,7 +146,7 @@ def summarise(evidence: Evidence, harmful: Sequence[str] = ()) -> dict[str, Any]
         },
         "target": target_figures(evidence.metrics, evidence.settings.get("run", {}).get("target")),
         "unscored": {
-            when: sum(answer.metric is None for answer in side.of(deploy).values()) if side.answers else None
+            when: sum(answer.metric is None for answer in side.get(deploy).values()) if side.answers else None
             for when, side in (("before", before), ("after", after))
         },
     }
@@ -177,14 +176,12 @@ def compared(
     """
 
     def compare(decoding: str, values: Callable[[Mapping[str, Answer]], Mapping[str, Values]]) -> dict[str, Any]:
-        return change(values(before.of(decoding)), values(after.of(decoding)) if after.answers else None)
+        return change(values(before.get(decoding)), values(after.get(decoding)) if after.answers else None)
 
-    answers = [answer for side in (before, after) for of in side.answers.values() for answer in of.values()]
-    parts = {
-        part: compare(decoding_of(part, deploy), partial(part_values, part=part))
-        for part in sorted({part for answer in answers for part in answer.parts})
-    }
-    return {decoding: compare(decoding, metric_samples) for decoding in DECODINGS}, parts
+    by_problem = [answers for side in (before, after) for answers in side.answers.values()]
+    names = sorted({part for answers in by_problem for answer in answers.values() for part in answer.measurements})
+    by_part = {part: compare(decoding_of(part, deploy), partial(part_values, part=part)) for part in names}
+    return {decoding: compare(decoding, metric_samples) for decoding in DECODINGS}, by_part
 
 
 def decoding_of(part: str, deploy: Decoding) -> Decoding:
@@ -192,14 +189,14 @@ def decoding_of(part: str, deploy: Decoding) -> Decoding:
     return "sampled" if part.startswith("pass@") else deploy
 
 
-def contradicting(summary: Mapping[str, Any]) -> list[str]:
+def contradictions(summary: Mapping[str, Any]) -> list[str]:
     """Return a clause for each way of decoding whose answers decide something else than those that count."""
     words = {name: summary[name]["verdict"] for name in DECODINGS}
     no_doubt = (None, summary["verdict"], "undecided")
     return [f"{name} answers are {word}" for name, word in words.items() if word not in no_doubt]
 
 
-def concluded(
+def conclusion_of(
     by_decoding: Mapping[str, Mapping[str, Any]], deploy: Decoding, harms: Mapping[str, Sequence[str]]
 ) -> Conclusion | None:
     """Return what the answers as they will be used say, and what contradicts it; None before training has ended."""
@@ -220,10 +217,10 @@ def target_figures(metrics: Sequence[Mapping[str, Any]], target: float | None) -
     steps, curve = np.flatnonzero(np.isfinite(rewards)), smoothed(rewards[np.isfinite(rewards)])
     if not curve.size:
         return {"target": target, "step": None, "best": None, "best_step": None}
-    numbers, at = [int(metrics[i]["step"]) for i in steps.tolist()], np.flatnonzero(curve >= target)
+    step_numbers, reached = [int(metrics[i]["step"]) for i in steps.tolist()], np.flatnonzero(curve >= target)
     best = int(curve.argmax())
-    step = numbers[int(at[0])] if at.size else None
-    return {"target": target, "step": step, "best": float(curve[best]), "best_step": numbers[best]}
+    step = step_numbers[int(reached[0])] if reached.size else None
+    return {"target": target, "step": step, "best": float(curve[best]), "best_step": step_numbers[best]}
 
 
 def target_sentence(figures: Mapping[str, Any]) -> str:
@@ -238,7 +235,7 @@ def target_sentence(figures: Mapping[str, Any]) -> str:
     return f"{sentence}, and was not reached: {reached}."
 
 
-def _least(values: np.ndarray) -> float | None:
+def _finite_min(values: np.ndarray) -> float | None:
     finite = values[np.isfinite(values)]
     return float(finite.min()) if finite.size else None
 
@@ -259,7 +256,7 @@ def best_figures(evidence: Evidence) -> dict[str, Any] | None:
         "score": score,
         "interval": None if low is None or high is None else [low, high],
         "n": best.get("problems"),
-        "change": change(*(metric_samples(e.of(evidence.deploy)) for e in (evidence.before, evidence.best))),
+        "change": change(*(metric_samples(e.get(evidence.deploy)) for e in (evidence.before, evidence.best))),
     }
 
 
@@ -267,18 +264,21 @@ def best_sentences(summary: Mapping[str, Any], info: Mapping[str, Any]) -> list[
     """Return what a report says of the best checkpoint and of an early end; nothing where a run has neither."""
     lines, best = [], summary["best"]
     if best is not None:
-        what = f"held-out {summary['metric'] or 'metric'}"
+        metric = f"held-out {summary['metric'] or 'metric'}"
         score = number(best["score"]) + ("" if best["interval"] is None else f" {interval(best['interval'])}")
-        line = f"The best checkpoint is that of step {best['step']}: {what} {score}, n = {best['n']}"
-        since = best["change"]
-        if since["difference"] is not None:
-            bounds = "" if since["interval"] is None else f" {interval(since['interval'])}"
-            line += f", {signed(since['difference'])}{bounds} compared with before training"
+        line = f"The best checkpoint is that of step {best['step']}: {metric} {score}, n = {best['n']}"
+        gain = best["change"]
+        if gain["difference"] is not None:
+            bounds = "" if gain["interval"] is None else f" {interval(gain['interval'])}"
+            line += f", {signed(gain['difference'])}{bounds} compared with before training"
         lines.append(f"{line}. {BIASED}.")
     early = info.get("stopped_early")
     if early:
-        why = f"{counted(early.get('patience'), 'evaluation')} in a row (evaluate.patience) without a better score"
         if "target" in early:
-            why = f"the smoothed reward held its target {number(early['target'])} (run.target) for a tenth of the run"
-        lines.append(f"The run stopped early, after {counted(early.get('step'), 'step')}: {why}.")
+            target = f"its target {number(early['target'])} (run.target)"
+            reason = f"the smoothed reward held {target} for a tenth of the run"
+        else:
+            patience = counted(early.get("patience"), "evaluation")
+            reason = f"{patience} in a row (evaluate.patience) without a better score"
+        lines.append(f"The run stopped early, after {counted(early.get('step'), 'step')}: {reason}.")
     return lines

@@ -29,12 +29,12 @@ from steadyrl.loop.tasks.data_line import data_line
 from steadyrl.show.page import markup, records
 from steadyrl.show.page.records import Heading, Note, Record, Sample, Span, Table, Text, numbers, strong
 from steadyrl.show.report.evidence import Evidence
-from steadyrl.show.report.figures import contradicting
+from steadyrl.show.report.figures import contradictions
 from steadyrl.show.review.epochs import EPOCHS
 
 Line = Mapping[str, Any]
 NOT_SET = "not set"
-OWN = tuple(f"{section}.args." for section in ("task", "algorithm", "curriculum", "backend", "sampler"))
+PLUGIN_SETTINGS = tuple(f"{section}.args." for section in ("task", "algorithm", "curriculum", "backend", "sampler"))
 SAMPLES = 10  # problems whose answers are shown
 FORMS = 8  # forms shown
 # Answers have forms to speak of if this share of them has one of the forms shown. Free text has none.
@@ -47,7 +47,7 @@ MILLION, HOUR_S, GIB = 1e6, 3600.0, 2**30
 
 def describe_action(line: Line) -> str:
     """Return what was done and why, one sentence."""
-    return f"{_what(line)} ({line.get('why', 'no reason recorded')})"
+    return f"{_action_text(line)} ({line.get('why', 'no reason recorded')})"
 
 
 def actions_view(lines: Sequence[Line]) -> list[Record]:
@@ -55,7 +55,7 @@ def actions_view(lines: Sequence[Line]) -> list[Record]:
     rows = [
         (
             f"{line.get('step', '')}",
-            _what(line),
+            _action_text(line),
             f"{line.get('why', '')}",
             "; ".join(str(text) for text in line.get("evidence") or ()),
         )
@@ -65,17 +65,17 @@ def actions_view(lines: Sequence[Line]) -> list[Record]:
     return [Heading("What the autopilot did"), table] if rows else []
 
 
-def _what(line: Line) -> str:
+def _action_text(line: Line) -> str:
     kind, knob = line.get("kind"), str(line.get("knob")).replace("rate_multiplier", "rate multiplier")
     before, after = _number(line.get("before")), _number(line.get("after"))
     if kind == "kept":
         return f"{knob} stays at {after}"
-    what = f"{knob} {before} → {after}"
+    text = f"{knob} {before} → {after}"
     if kind == "undo":
-        what = f"undone: {what}"
+        text = f"undone: {text}"
     if "back_to" in line:
-        what = f"back to step {line['back_to']}; {what}"
-    return what if line.get("done") else f"advice: {what}"
+        text = f"back to step {line['back_to']}; {text}"
+    return text if line.get("done") else f"advice: {text}"
 
 
 def _number(value: Any) -> str:
@@ -84,16 +84,14 @@ def _number(value: Any) -> str:
 
 
 def settings_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults, and in full those that a part defines for itself (``OWN``).
-
-    Only these parts know their defaults, and a report does not load them.
-    """
+    """Return the settings that differ from the defaults, and in full those that a plug-in defines for itself."""
+    # Only the plug-ins know their defaults, and a report does not load them.
     used, defaults = _flat(settings), _flat(dump(Config()))
-    own = {key for key in used if key.startswith(OWN)}
-    changed = [key for key in {**used, **defaults} if key not in own and used.get(key) != defaults.get(key)]
+    plugin_keys = {key for key in used if key.startswith(PLUGIN_SETTINGS)}
+    changed = [key for key in {**used, **defaults} if key not in plugin_keys and used.get(key) != defaults.get(key)]
     return {
         "changed": [(key, used.get(key, NOT_SET), defaults.get(key, NOT_SET)) for key in changed] if used else [],
-        "own": [(key, used[key]) for key in used if key in own],
+        "own": [(key, used[key]) for key in used if key in plugin_keys],
         "recorded": bool(used),
     }
 
@@ -101,18 +99,20 @@ def settings_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
 def settings_view(settings: Mapping[str, Any]) -> list[Record]:
     """Return what every page shows of the settings of a run; see ``settings_rows``."""
     rows = settings_rows(settings)
-    changed, own = ([tuple(Span(text, "code") for text in row) for row in rows[kind]] for kind in ("changed", "own"))
+    changed, plugins = (
+        [tuple(Span(text, "code") for text in row) for row in rows[kind]] for kind in ("changed", "own")
+    )
     if not rows["recorded"]:
         return [Note("The run recorded no settings.")]
-    shown: list[Record] = [Note("Nothing differs from the defaults.")]
+    view: list[Record] = [Note("Nothing differs from the defaults.")]
     if changed:
         differ = Note("These settings differ from the defaults:", "soft")
-        shown = [differ, Table(("setting", "this run", "default"), changed)]
-    if own:
-        parts = "task, algorithm, curriculum, backend and sampler"
-        shown.append(Note(f"These are all settings that {parts} have of their own:", "soft"))
-        shown.append(Table(("setting", "this run"), own))
-    return shown
+        view = [differ, Table(("setting", "this run", "default"), changed)]
+    if plugins:
+        owners = "task, algorithm, curriculum, backend and sampler"
+        view.append(Note(f"These are all settings that {owners} have of their own:", "soft"))
+        view.append(Table(("setting", "this run"), plugins))
+    return view
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -171,20 +171,20 @@ def forms_view(evidence: Evidence) -> list[Record]:
     """Return what the report shows of the forms of answers; nothing if the answers have no form in common."""
     shares = {}
     for when, decoding in _COLUMNS:
-        answers = (evidence.before if when == "before" else evidence.after).of(decoding)
+        answers = (evidence.before if when == "before" else evidence.after).get(decoding)
         if answers:
             counts = Counter(form(answer.text) for answer in answers.values())
             shares[f"{when}, {decoding}"] = {name: count / counts.total() for name, count in counts.items()}
-    most: dict[str, float] = {}
+    top_shares: dict[str, float] = {}  # of each form where it is most frequent
     for form_shares in shares.values():
-        most |= {name: max(share, most.get(name, 0.0)) for name, share in form_shares.items()}
-    shown = sorted(most, key=lambda name: (-most[name], name))[:FORMS]
-    covered = max((sum(form_shares.get(name, 0.0) for name in shown) for form_shares in shares.values()), default=0.0)
-    if covered < _COVERED:
+        top_shares |= {name: max(share, top_shares.get(name, 0.0)) for name, share in form_shares.items()}
+    top_forms = sorted(top_shares, key=lambda name: (-top_shares[name], name))[:FORMS]
+    columns = [[form_shares.get(name, 0.0) for name in top_forms] for form_shares in shares.values()]
+    if max(map(sum, columns), default=0.0) < _COVERED:
         return []
     rows: list[Sequence[Text]] = [
-        (Span(markup.shorten(name), "code"), *(markup.number(of.get(name, 0.0)) for of in shares.values()))
-        for name in shown
+        (Span(markup.shorten(name), "code"), *map(markup.number, row))
+        for name, row in zip(top_forms, zip(*columns, strict=True), strict=True)
     ]
     return [
         Heading("Forms of the answers"),
@@ -195,18 +195,18 @@ def forms_view(evidence: Evidence) -> list[Record]:
 
 def samples_view(evidence: Evidence, metric: str) -> list[Record]:
     """Return the answers to problems drawn at random; a run with the same problems shows the same ones."""
-    sides = {"before": evidence.before.of(evidence.deploy), "after": evidence.after.of(evidence.deploy)}
+    sides = {"before": evidence.before.get(evidence.deploy), "after": evidence.after.get(evidence.deploy)}
     problems = list(sides["before"])
-    drawn = np.random.default_rng(0).permutation(len(problems))[:SAMPLES]
+    sampled = np.random.default_rng(0).permutation(len(problems))[:SAMPLES]
     samples = []
-    for problem in (problems[i] for i in drawn):
-        shown = []
+    for problem in (problems[i] for i in sampled):
+        replies = []
         for when, answer in ((when, answers[problem]) for when, answers in sides.items() if problem in answers):
             ends = ", cut at the token limit" if answer.truncated else ""
             ends += f", unscored: {answer.unscored}" if answer.unscored else ""
             label = (f"{when} training, {metric} ", strong(markup.number(answer.metric)), ends)
-            shown.append(records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note)))
-        samples.append(Sample(problem, markup.shorten(evidence.before.prompts[problem]), shown))
+            replies.append(records.Answer(label, markup.shorten(answer.text), markup.shorten(answer.note)))
+        samples.append(Sample(problem, markup.shorten(evidence.before.prompts[problem]), replies))
     count = Note(f"{counted(len(samples), 'held-out problem')} drawn at random.", "soft")
     return [Heading("Sample answers"), *([count, *samples] if samples else [Note("No answers were recorded.")])]
 
@@ -226,7 +226,7 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         for entry in info.get("accepted_data") or ()
     ]
     planned, done = finite_number((evidence.settings.get("run") or {}).get("steps")), len(evidence.metrics)
-    of = f" of {planned:.0f}" if planned is not None and planned != done else ""
+    planned_text = f" of {planned:.0f}" if planned is not None and planned != done else ""
     sampled = series(evidence.metrics, "tokens/sampled")
     tokens = f"; {np.nansum(sampled):,.0f} tokens sampled" if np.isfinite(sampled).any() else ""
     lines = {
@@ -235,7 +235,7 @@ def overview(evidence: Evidence, summary: Mapping[str, Any], diagnosis: Diagnosi
         "task": str(info.get("task") or ""),
         "data": "; ".join(filter(None, [data_line({**data, **sourced}), *later])),
         "algorithm": _algorithm(info, settings),
-        "steps": f"{done}{of}{tokens}",
+        "steps": f"{done}{planned_text}{tokens}",
         "time": ", ".join(filter(None, ["" if seconds is None else duration(seconds), began])),
         "cost": _cost(evidence),
         "memory": memory(info),
@@ -253,13 +253,12 @@ def moment(seconds: Any) -> str:
 
 
 def _verdict(summary: Mapping[str, Any], diagnosis: Diagnosis) -> str:
-    held_out = f"held-out answers: {summary['verdict']}" if summary["verdict"] else "held-out answers: not compared"
-    held_out = with_doubts(held_out, contradicting(summary))
-    doctor = f"the doctor: {diagnosis.verdict}"
+    held_out = with_doubts(f"held-out answers: {summary['verdict'] or 'not compared'}", contradictions(summary))
     first = next((finding for finding in diagnosis.findings if finding.harms), None)
+    doctor = diagnosis.verdict + (f" ({first.check}: {first.message})" if first else "")
     if diagnosis.judgement:
-        return f"{held_out}; the doctor: {diagnosis.judgement.sentence}"
-    return f"{held_out}; {doctor}" + (f" ({first.check}: {first.message})" if first else "")
+        doctor = diagnosis.judgement.sentence
+    return f"{held_out}; the doctor: {doctor}"
 
 
 def _model(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -273,7 +272,7 @@ def _model(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 
 def _model_name(path: str) -> str:
-    """Return a path without its folder, which means nothing to a reader elsewhere."""
+    # A folder means nothing to a reader elsewhere.
     return Path(path).name if path.startswith(("/", "~")) else path
 
 
@@ -293,31 +292,32 @@ def _algorithm(info: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 def elapsed(evidence: Evidence) -> float | None:
     """Return the seconds that a run took; of a run that was resumed, those of its steps."""
-    started, ended, measured = (finite_number(evidence.info.get(key)) for key in ("started", "ended", "elapsed_s"))
-    if not evidence.info.get("attempt") and (measured is not None or (started is not None and ended is not None)):
-        return measured if measured is not None else max(0.0, (ended or 0.0) - (started or 0.0))
+    if not evidence.info.get("attempt"):  # what a resumed run recorded is of its last attempt
+        started, ended, measured = (finite_number(evidence.info.get(key)) for key in ("started", "ended", "elapsed_s"))
+        if measured is not None:
+            return measured
+        if started is not None and ended is not None:
+            return max(0.0, ended - started)
     steps = series(evidence.metrics, "time/step")
     return float(np.nansum(steps)) if np.isfinite(steps).any() else None
 
 
 def _cost(evidence: Evidence) -> str:
-    """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price.
-
-    Those of processors were measured: a run may wait for others, or leave threads idle.
-    """
+    """Return the hours of processors or of the GPU, and what the judge's tokens cost where they have a price."""
     policy = evidence.info.get("policy") or {}
     device, ranks = str(policy.get("device") or "cpu"), finite_number(policy.get("ranks")) or 1
     on_gpu = not device.startswith("cpu")
+    # The seconds of processors were measured: a run may wait for others, or leave threads idle.
     seconds = elapsed(evidence) if on_gpu else finite_number(evidence.info.get("processor_s"))
-    parts = []
+    costs = []
     if seconds:
         hours = markup.number(seconds / HOUR_S * ranks)
-        parts.append(f"{hours} {'GPU' if on_gpu else 'processor'} hours ({device})")
+        costs.append(f"{hours} {'GPU' if on_gpu else 'processor'} hours ({device})")
     judge = series(evidence.metrics, "judge/cost")
     if np.isfinite(judge).any():
         spent = markup.number(float(np.nansum(judge)))
-        parts.append(f"{spent} for the judge's tokens, in the currency of rewards.judge.price_in")
-    return "; ".join(parts)
+        costs.append(f"{spent} for the judge's tokens, in the currency of rewards.judge.price_in")
+    return "; ".join(costs)
 
 
 def memory(info: Mapping[str, Any]) -> str:

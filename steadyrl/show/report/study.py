@@ -15,12 +15,12 @@ from steadyrl.core.rundir import write_json, write_text
 from steadyrl.core.words import counted, shell_command
 from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
-from steadyrl.lab.study.outcome import Claim, Judged, Outcome, claims, meets, middle, outcomes, values_of
+from steadyrl.lab.study.outcome import ArmResult, Claim, Judged, arm_results, claims, meets, seed_mean, values_of
 from steadyrl.lab.study.plan import Study, jobs
 from steadyrl.lab.study.study import DONE, require_runs
 from steadyrl.show.page import html, markdown, markup, records
 from steadyrl.show.report.pictures import curves as pictures
-from steadyrl.show.report.pictures.curves import Records, curves
+from steadyrl.show.report.pictures.curves import curves
 from steadyrl.show.report.topics import COMPARED, TAKES
 
 ENOUGH_SEEDS = 5  # of each arm: with so many, a difference of two standard deviations is found in 60 % of studies
@@ -41,50 +41,46 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         AccessError: The folder cannot be written.
     """
     folder = require_runs(study, root)
-    arm_outcomes = outcomes(study, folder)
+    results = arm_results(study, folder)
     to = to or folder / "report"
-    metrics = {outcome.arm.name: [run.records for run in outcome.runs] for outcome in arm_outcomes}
+    metrics = {result.arm.name: [run.records for run in result.runs] for result in results}
     metric = pictures.Topic(study.file.metric, (study.file.metric,))  # of many experiments only one panel can be read
-    shown = {name: metrics[name] for name in _pictured(study, metrics)}
-    svgs = {"answer.svg": pictures.overlay(shown, pictures.TOPICS if study.file.picture else (metric,))}
-    for outcome in arm_outcomes:
-        if metrics[outcome.arm.name]:  # over what the experiment starts from
-            arms = (outcome.arm.experiment.base, outcome.arm.name)
-            svgs[f"{outcome.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms if arm in metrics})
-    drawn = {file: svg for file, svg in svgs.items() if svg is not None}
-    for file, svg in drawn.items():
+    pictured = [name for name in study.file.picture or metrics if metrics[name]]  # those that the file names, else all
+    topics = pictures.TOPICS if study.file.picture else (metric,)
+    overlays = {"answer.svg": pictures.overlay({name: metrics[name] for name in pictured}, topics)}
+    for result in results:
+        if metrics[result.arm.name]:  # over what the experiment starts from
+            arms = [arm for arm in (result.arm.experiment.base, result.arm.name) if arm in metrics]
+            overlays[f"{result.arm.name}.svg"] = pictures.overlay({arm: metrics[arm] for arm in arms})
+    svgs = {file: svg for file, svg in overlays.items() if svg is not None}
+    for file, svg in svgs.items():
         write_text(to / file, svg)
     summary = {
-        outcome.arm.name: {
-            "verdict": outcome.word,
-            "finding": _finding(study, outcome),
+        result.arm.name: {
+            "verdict": result.word,
+            "finding": _finding(study, result),
             "expectations": [
-                {"says": j.expect.says, "verdict": j.word, "values": list(j.values), "others": list(j.others)}
-                for j in outcome.judged
+                {"says": j.expect.says, "verdict": j.word, "values": list(j.values), "others": list(j.than_values)}
+                for j in result.judged
             ],
-            "runs": [{"seed": m.seed, "state": m.state, "steps": m.steps} for m in outcome.runs],
+            "runs": [{"seed": m.seed, "state": m.state, "steps": m.steps} for m in result.runs],
         }
-        for outcome in arm_outcomes
+        for result in results
     }
-    explored = curves(metrics, "report.html", _pictured(study, metrics)[:4])
-    page = study_view(study, arm_outcomes, drawn, explored)
+    explored = curves(metrics, "report.html", pictured[:4])
+    page = study_view(study, results, svgs, explored)
     write_json(to / "summary.json", summary)
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
     return to / "report.html", summary
 
 
-def _pictured(study: Study, metrics: Mapping[str, Sequence[Records]]) -> list[str]:
-    """Return the experiments of the first picture: those that the file names, else all, as far as they were run."""
-    return [name for name in study.file.picture or metrics if metrics[name]]
-
-
 def study_view(
-    study: Study, arm_outcomes: Sequence[Outcome], drawn: Mapping[str, str], explored: records.Curves
+    study: Study, results: Sequence[ArmResult], svgs: Mapping[str, str], explored: records.Curves
 ) -> list[records.Record]:
-    """Return what every page shows of a study; ``drawn`` are SVG texts by file: the answer and the experiments run."""
-    every = [records.Heading("Every experiment"), _experiments(study, arm_outcomes)]
-    answer, weak, known_claims = drawn.get("answer.svg"), _weak(study, arm_outcomes), claims(arm_outcomes)
+    """Return what every page shows of a study; ``svgs`` are SVG texts by file: the answer and the experiments run."""
+    experiments = [records.Heading("Every experiment"), _experiments(study, results)]
+    answer, limits, judged_claims = svgs.get("answer.svg"), _limits(study, results), claims(results)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
     rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
@@ -94,42 +90,41 @@ def study_view(
     return [
         records.Heading(study.file.title, 1),
         records.Note(study.file.question, "headline"),
-        *(_claims(known_claims) if known_claims else [records.Heading("The answer"), every[1]]),
+        *(_claims(judged_claims) if judged_claims else [records.Heading("The answer"), experiments[1]]),
         *([records.Picture("answer.svg", caption, caption, (answer,))] if answer is not None else []),
         records.Heading("What was asked, and how"),
         *([records.Note(study.file.background)] if study.file.background else []),
         records.Note(
             f"Every number comes from the run directories of `{shell_command(*words)}`"
-            f"{', the quick version of the study' if study.quick else ''}: {counted(len(arm_outcomes), 'experiment')}, "
+            f"{', the quick version of the study' if study.quick else ''}: {counted(len(results), 'experiment')}, "
             f'seed{"s" if len(study.seeds) > 1 else ""} {seeds}. "At the end" is the mean over the last '
             f'{100 * rule.share:g} % of the steps, and "at the start" the mean over the first {100 * rule.start:g} %. '
             f"Levels are interquartile means over seeds, and intervals hold {round(100 * rule.confidence)} % over "
             "seeds. The rules that decide are those of the study's file.",
             "soft",
         ),
-        *([records.Note((records.strong("How much this says. "), weak))] if weak else []),
+        *([records.Note((records.strong("How much this says. "), limits))] if limits else []),
         records.Heading("Curves"),
         explored,
         records.Note("A line is the mean over seeds, and a band their range.", "soft"),
-        *criteria(study, arm_outcomes),
-        *(every if known_claims else []),
-        *(record for outcome in arm_outcomes for record in _section(study, outcome, arm_outcomes, drawn)),
+        *criteria(study, results),
+        *(experiments if judged_claims else []),
+        *(record for result in results for record in _section(study, result, results, svgs)),
         *(
             [records.Heading("What was not tested"), records.Items(untested)]
-            if (untested := _open(study, arm_outcomes))
+            if (untested := _untested(study, results))
             else []
         ),
     ]
 
 
-def _claims(known_claims: Sequence[Claim]) -> list[records.Record]:
-    """Return the earlier conclusions beside what was measured."""
+def _claims(judged_claims: Sequence[Claim]) -> list[records.Record]:
     rows = [
         (
             claim.text,
             tuple(
                 piece
-                for name, judged in claim.parts
+                for name, judged in claim.judgements
                 for piece in (
                     records.Span(name, href=f"#{name}"),
                     f": {measured(judged)} ({judged.word}) ",
@@ -137,7 +132,7 @@ def _claims(known_claims: Sequence[Claim]) -> list[records.Record]:
             ),
             records.strong(claim.verdict),
         )
-        for claim in known_claims
+        for claim in judged_claims
     ]
     return [
         records.Heading("The answer"),
@@ -149,66 +144,65 @@ def _claims(known_claims: Sequence[Claim]) -> list[records.Record]:
     ]
 
 
-def _experiments(study: Study, arm_outcomes: Sequence[Outcome]) -> records.Table:
+def _experiments(study: Study, results: Sequence[ArmResult]) -> records.Table:
     rows = [
         (
-            records.Span(outcome.arm.name, href=f"#{outcome.arm.name}"),
-            outcome.arm.experiment.title,
-            f"{sum(run.state in DONE for run in outcome.runs)} of {len(study.seeds)}",
-            records.word(outcome.word),
-            _finding(study, outcome),
+            records.Span(result.arm.name, href=f"#{result.arm.name}"),
+            result.arm.experiment.title,
+            f"{sum(run.state in DONE for run in result.runs)} of {len(study.seeds)}",
+            records.word(result.word),
+            _finding(study, result),
         )
-        for outcome in arm_outcomes
+        for result in results
     ]
     return records.Table(("experiment", "what", *records.numbers("runs done"), "verdict", "finding"), rows)
 
 
 def _section(
-    study: Study, outcome: Outcome, every: Sequence[Outcome], drawn: Mapping[str, str]
+    study: Study, result: ArmResult, results: Sequence[ArmResult], svgs: Mapping[str, str]
 ) -> Iterator[records.Record]:
-    """Yield what the report says of one experiment."""
-    experiment, file = outcome.arm.experiment, f"{outcome.arm.name}.svg"
-    base = next((candidate for candidate in every if candidate.arm.name == experiment.base), None)
+    experiment, file = result.arm.experiment, f"{result.arm.name}.svg"
+    base = next((candidate for candidate in results if candidate.arm.name == experiment.base), None)
     against = f", against {experiment.base}" if experiment.base else ""
     yield records.Heading(experiment.name, anchor=experiment.name)
-    yield records.Note((records.strong(f"{experiment.title}{against}: "), records.word(outcome.word), "."))
-    if changed := [(key, _value(a), _value(b)) for key, (a, b) in outcome.arm.changed.items()]:
+    yield records.Note((records.strong(f"{experiment.title}{against}: "), records.word(result.word), "."))
+    if changed := [(key, _value(a), _value(b)) for key, (a, b) in result.arm.changed.items()]:
         yield records.Table(("setting", *records.numbers(experiment.base, experiment.name)), changed)
     reasons = {"Why": experiment.why, "Hypothesis": experiment.hypothesis, "Concluded before": experiment.concluded}
     for name, text in reasons.items():
         if text:
             yield records.Note(f"{name}: {text}")
-    if outcome.judged:
+    if result.judged:
         judgements = []
-        for judged in outcome.judged:
+        for judged in result.judged:
             smallest = judged.change.smallest if judged.change else None
             power = f" So few seeds show a true difference of {markup.number(smallest)} in 4 of 5 studies."
             text = f": {measured(judged)}{power if smallest is not None else ''}"
             judgements.append((records.word(judged.word), text))
         yield records.Items(judgements)
-    if file in drawn:  # beside the page: twenty pictures inside would be megabytes
+    if file in svgs:  # beside the page: twenty pictures inside would be megabytes
         yield records.Picture(file, f"Curves of {experiment.name}{f' over those of {base.arm.name}' if base else ''}")
-    topics = _topics(study, outcome, base)
+    topics = _topics(study, result, base)
     if topics:
         columns = records.numbers(*([experiment.base] if base else []), experiment.name)
         yield records.Table(("measured", "unit", *columns), topics)
-    if outcome.causes:
+    if result.causes:
         yield records.Note("What the doctor says:")
         lines = []
-        for cause in outcome.causes[:MOST_CAUSES]:
-            since = "" if cause.finding.since_step is None else f" from step {cause.finding.since_step}"
-            of = "" if len(outcome.runs) == 1 else f" in {cause.seeds} of {len(outcome.runs)} runs"
-            lines.append(f"{cause.finding.severity} {cause.finding.check}{of}{since}: {cause.finding.message}")
+        for cause in result.causes[:MOST_CAUSES]:
+            first_step = "" if cause.finding.since_step is None else f" from step {cause.finding.since_step}"
+            runs = "" if len(result.runs) == 1 else f" in {cause.seeds} of {len(result.runs)} runs"
+            lines.append(f"{cause.finding.severity} {cause.finding.check}{runs}{first_step}: {cause.finding.message}")
         yield records.Items(lines)
     elif topics:
         yield records.Note("The doctor finds no harmful cause.")
-    following = experiment.next or _next(outcome)
-    yield records.Note(f"Status: {_status(study, outcome)}.{f' Next: {following}' if following else ''}")
+    advice = experiment.next or _next_step(result)
+    yield records.Note(f"Status: {_status(study, result)}.{f' Next: {advice}' if advice else ''}")
 
 
-def _weak(study: Study, arm_outcomes: Sequence[Outcome]) -> str:
+def _limits(study: Study, results: Sequence[ArmResult]) -> str:
     """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
-    seeds = [sum(run.state in DONE for run in outcome.runs) for outcome in arm_outcomes]
+    seeds = [sum(run.state in DONE for run in result.runs) for result in results]
     text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
     single = sum(count < LEAST_SEEDS for count in seeds)
     if single:
@@ -233,18 +227,18 @@ def measured(judged: Judged) -> str:
 def numbers_of(judged: Judged) -> str:
     """Return the numbers that decide an expectation, as one sentence."""
     expect = judged.expect
-    what = f"{judged.metric}, {TAKES[expect.take]}"
+    quantity = f"{judged.metric}, {TAKES[expect.take]}"
     if expect.be in ABSOLUTE:
         if not judged.values:
-            return f"{what}: not measured."
+            return f"{quantity}: not measured."
         met = sum(meets(expect, value) for value in judged.values)
-        shown = ", ".join(markup.number(value) for value in judged.values)
-        return f"{what}: {shown}; {expect.be} {expect.value:g} in {met} of {counted(len(judged.values), 'seed')}."
+        values = ", ".join(markup.number(value) for value in judged.values)
+        return f"{quantity}: {values}; {expect.be} {expect.value:g} in {met} of {counted(len(judged.values), 'seed')}."
     if judged.change is None:
-        return f"{what}: not measured in both."
+        return f"{quantity}: not measured in both."
     change = judged.change
     text = (
-        f"{what}: {markup.number(change.second)} against {markup.number(change.first)} of {judged.than}, "
+        f"{quantity}: {markup.number(change.second)} against {markup.number(change.first)} of {judged.than}, "
         f"difference {markup.signed(change.change)}"
     )
     if change.low is None or change.high is None:
@@ -255,29 +249,28 @@ def numbers_of(judged: Judged) -> str:
     return f"{text} {bounds} over {over} seeds{margin}."
 
 
-def _finding(study: Study, outcome: Outcome) -> str:
-    if not outcome.runs:
+def _finding(study: Study, result: ArmResult) -> str:
+    if not result.runs:
         return "not run yet"
-    if outcome.judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
-        deciding = next((judged for judged in outcome.judged if judged.word == outcome.word), outcome.judged[0])
-        return measured(deciding)
-    values = values_of(outcome.runs, study.file.metric, "last", study.file.rule)
-    level = middle(values)
+    if result.judged:  # what decided: of a verdict that is not "supported", the first expectation that is not
+        decisive = next((judged for judged in result.judged if judged.word == result.word), result.judged[0])
+        return measured(decisive)
+    values = values_of(result.runs, study.file.metric, "last", study.file.rule)
+    level = seed_mean(values)
     if level is None:
         return f"{study.file.metric} was not measured"
     bounds = interval(values, study.file.rule.confidence)
-    shown = f" {markup.interval(list(bounds))}" if bounds else ""
+    bounds_text = f" {markup.interval(list(bounds))}" if bounds else ""
     seeds = f"{len(values)} of {counted(len(study.seeds), 'seed')}"
-    return f"{study.file.metric}, at the end: {markup.number(level)}{shown}, {seeds}."
+    return f"{study.file.metric}, at the end: {markup.number(level)}{bounds_text}, {seeds}."
 
 
-def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequence[records.Text] | str]:
-    """Return the rows of the table of numbers, by topic."""
-    arms, rows = [base, outcome] if base else [outcome], []
+def _topics(study: Study, result: ArmResult, base: ArmResult | None) -> list[Sequence[records.Text] | str]:
+    arms, rows = [base, result] if base else [result], []
     for topic, measures in COMPARED.items():
         measured: list[Sequence[records.Text]] = []
         for metric, take in measures:
-            levels = [middle(values_of(arm.runs, metric, take, study.file.rule)) for arm in arms]
+            levels = [seed_mean(values_of(arm.runs, metric, take, study.file.rule)) for arm in arms]
             if any(level is not None for level in levels):
                 description = describe(metric)
                 plain = take in ("ratio", "spike", "below_zero", "lowest_z") or description is None
@@ -287,14 +280,14 @@ def _topics(study: Study, outcome: Outcome, base: Outcome | None) -> list[Sequen
     return rows
 
 
-def _status(study: Study, outcome: Outcome) -> str:
-    if not outcome.runs:
+def _status(study: Study, result: ArmResult) -> str:
+    if not result.runs:
         return f"not run; {counted(len(study.seeds), 'run')} to make"
-    done = [run for run in outcome.runs if run.state in DONE]
-    lengths = sorted({run.steps for run in outcome.runs})
-    shown = " to ".join(map(str, lengths[:: max(1, len(lengths) - 1)]))
-    text = f"{len(done)} of {counted(len(study.seeds), 'run')} done, with {shown} step{'s' * (shown != '1')}"
-    for run in outcome.runs:
+    done = [run for run in result.runs if run.state in DONE]
+    lengths = sorted({run.steps for run in result.runs})
+    steps = " to ".join(map(str, lengths[:: max(1, len(lengths) - 1)]))  # the shortest and the longest
+    text = f"{len(done)} of {counted(len(study.seeds), 'run')} done, with {steps} step{'s' * (steps != '1')}"
+    for run in result.runs:
         if run.ended:
             text += f"; seed {run.seed} was ended by the rule {run.ended}"
         elif run.state == "failed":
@@ -304,33 +297,33 @@ def _status(study: Study, outcome: Outcome) -> str:
     return text
 
 
-def _next(outcome: Outcome) -> str:
+def _next_step(result: ArmResult) -> str:
     """Return the next step where the file names none: what the verdict itself asks for, or ""."""
-    if not outcome.runs:
+    if not result.runs:
         return "Run it."
-    if outcome.word == "undecided":
-        compared = [judged for judged in outcome.judged if judged.than]
+    if result.word == "undecided":
+        compared = [judged for judged in result.judged if judged.than]
         if compared and all(judged.change and judged.change.low is None for judged in compared):
             return "Run more seeds: one seed has no interval."
         return "Run more seeds, or take a margin of what would matter."
-    if outcome.causes and outcome.causes[0].finding.remedy:
-        return outcome.causes[0].finding.remedy
+    if result.causes and result.causes[0].finding.remedy:
+        return result.causes[0].finding.remedy
     return ""
 
 
-def _open(study: Study, arm_outcomes: Sequence[Outcome]) -> list[str]:
+def _untested(study: Study, results: Sequence[ArmResult]) -> list[str]:
     """Return what the study does not answer: what the file says, and what was not run or not measured."""
-    missing = len(jobs(study)) - sum(run.state in DONE for outcome in arm_outcomes for run in outcome.runs)
+    missing = len(jobs(study)) - sum(run.state in DONE for result in results for run in result.runs)
     lines = [f"{missing} of {counted(len(jobs(study)), 'run')} not done."] if missing else []
     if len(study.seeds) == 1:
         lines.append(
             "There is one seed: differences have no interval, and all comparisons of experiments are undecided."
         )
     lines += [
-        f"{outcome.arm.name}: {judged.metric} was not measured."
-        for outcome in arm_outcomes
-        for judged in outcome.judged
-        if outcome.runs and not judged.values
+        f"{result.arm.name}: {judged.metric} was not measured."
+        for result in results
+        for judged in result.judged
+        if result.runs and not judged.values
     ]
     return [*lines, *study.file.not_tested]
 
@@ -339,7 +332,7 @@ def _value(value: object) -> str:
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[records.Record]:
+def criteria(study: Study, results: Sequence[ArmResult]) -> list[records.Record]:
     """Return the table of all experiments against all shared bounds; nothing where no bound is shared.
 
     An experiment is measured against every one of them, whether it names it or not. Where some experiments expect a
@@ -347,8 +340,8 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[records.Record]:
     """
     named = [
         ((expect.metric or study.file.metric, expect.take, expect.value), expect)
-        for outcome in outcomes
-        for expect in outcome.arm.experiment.expect
+        for result in results
+        for expect in result.arm.experiment.expect
         if expect.be in ABSOLUTE
     ]
     shared = []
@@ -361,10 +354,10 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[records.Record]:
         return []
     rows = [
         (
-            records.Span(outcome.arm.name, href=f"#{outcome.arm.name}"),
-            *(_cell(study, outcome, expect) for expect in shared),
+            records.Span(result.arm.name, href=f"#{result.arm.name}"),
+            *(_cell(study, result, expect) for expect in shared),
         )
-        for outcome in outcomes
+        for result in results
     ]
     heads = [f"{e.says} ({e.metric or study.file.metric}, {e.be} {e.value:g})" for e in shared]
     return [
@@ -377,11 +370,11 @@ def criteria(study: Study, outcomes: Sequence[Outcome]) -> list[records.Record]:
     ]
 
 
-def _cell(study: Study, outcome: Outcome, expect: Expect) -> records.Text:
+def _cell(study: Study, result: ArmResult, expect: Expect) -> records.Text:
     """Return the level of an experiment over its seeds, and in how many of them the bound is met."""
-    runs = [run for run in outcome.runs if run.state in (*DONE, "failed")]
+    runs = [run for run in result.runs if run.state in (*DONE, "failed")]
     values = values_of(runs, expect.metric or study.file.metric, expect.take, study.file.rule)
-    level = middle(values)
+    level = seed_mean(values)
     if level is None:
         return "not measured" if runs else "no run yet"
     met = sum(meets(expect, value) for value in values)

@@ -72,8 +72,8 @@ def overview(names: Sequence[Mapping[str, str]], score: str = "", apart: bool = 
     def lines(*metrics: str) -> list[str]:
         """Return the line of each run that has the first metric that all of them have, or else that the run has."""
         shared = [name for name in metrics if all(name in of_run for of_run in names)][:1]
-        every = (next((of_run[name] for name in shared or metrics if name in of_run), "") for of_run in names)
-        return list(dict.fromkeys(name for name in every if name))
+        run_lines = (next((of_run[name] for name in shared or metrics if name in of_run), "") for of_run in names)
+        return list(dict.fromkeys(name for name in run_lines if name))
 
     scores = [score] if score else sorted({name for of_run in names for name in of_run if name.startswith("heldout/")})
     heldout = lines(*scores)

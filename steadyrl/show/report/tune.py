@@ -35,7 +35,7 @@ def write_tune(folder: Path) -> Path:
 
 def tune_view(result: Mapping[str, Any]) -> list[Record]:
     """Return what every page shows of a search."""
-    chosen = [f"{name}={value:.3g}" for name, value in result["settings"].items()]
+    overrides = [f"{name}={value:.3g}" for name, value in result["settings"].items()]
     other_settings = [name for name in result["settings"] if name != RATE]
     trials = sorted(result["trials"], key=lambda trial: trial["settings"][RATE])
     paused = (
@@ -44,11 +44,11 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
     ) * bool(result.get("paused"))
     return [
         Heading("The rate that was found", 1),
-        Code(shlex.join(("steadyrl", "train", *result["words"], *chosen))),
+        Code(shlex.join(("steadyrl", "train", *result["words"], *overrides))),
         Note(
             f"Held-out score {markup.number(result['score'])} (by seed: "
             f"{', '.join(map(markup.number, result['scores']))}), with {result['samples']:,} samples for the whole "
-            f"search. {_sure(result)}{paused}"
+            f"search. {_lead_sentence(result)}{paused}"
         ),
         *([Note(f"Critical findings remain: {', '.join(result['critical'])}.", "note")] if result["critical"] else []),
         Picture("tune.svg", "Score, KL of a step and entropy against the rate"),
@@ -69,15 +69,15 @@ def tune_view(result: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def _sure(result: Mapping[str, Any]) -> str:
+def _lead_sentence(result: Mapping[str, Any]) -> str:
     lead = result["lead"]
     if lead is None or lead["low"] is None:
         return "There is no interval: more seeds of the finalists are needed to say how sure it is."
     bounds = markup.interval([lead["low"], lead["high"]])
     if lead["low"] > 0:
         return f"It is ahead of the second for certain: {markup.signed(lead['difference'])} {bounds} over seeds."
-    shown = f"{markup.signed(lead['difference'])} {bounds}"
-    return f"It is not certainly ahead of the second ({shown} over seeds): both will do."
+    lead_text = f"{markup.signed(lead['difference'])} {bounds}"
+    return f"It is not certainly ahead of the second ({lead_text} over seeds): both will do."
 
 
 def draw(result: Mapping[str, Any]) -> str:
@@ -85,13 +85,13 @@ def draw(result: Mapping[str, Any]) -> str:
 
     def draw_panels(figure: Figure) -> None:
         above, below = figure.subplots(2, 1, sharex=True)
+        scored = [t for t in result["trials"] if t["score"] is not None]
         for state, mark, colour in (("finished", "o", plots.BLUE), ("paused", "x", plots.GREY)):
-            shown = [t for t in result["trials"] if t["state"] == state and t["score"] is not None]
-            x, y = [t["settings"][RATE] for t in shown], [t["score"] for t in shown]
-            if shown:
+            trials = [t for t in scored if t["state"] == state]
+            x, y = [t["settings"][RATE] for t in trials], [t["score"] for t in trials]
+            if trials:
                 above.plot(x, y, mark, color=colour, label=state, zorder=3)
-        sick = [t for t in result["trials"] if t["critical"] and t["score"] is not None]
-        if sick:
+        if sick := [t for t in scored if t["critical"]]:
             x, y = [t["settings"][RATE] for t in sick], [t["score"] for t in sick]
             above.plot(x, y, "o", color=plots.VERMILLION, fillstyle="none", markersize=11, label="critical finding")
         above.axvline(result["settings"][RATE], color=plots.GREEN, linewidth=1.4, label="chosen")

@@ -67,10 +67,10 @@ def write_report(path: PathLike[str] | str) -> Path:
     pictures = plots.draw(*pictured(report))
     if rewards := reward_histogram.draw(report.evidence.metrics, report.evidence.recorded):
         pictures["rewards"] = rewards
-    for name, drawn in pictures.items():
-        write_text(folder / f"{name}.svg", drawn.svg)
-        write_bytes(folder / f"{name}.png", drawn.png)
-    panels = {name: drawn.panels for name, drawn in pictures.items()}
+    for name, picture in pictures.items():
+        write_text(folder / f"{name}.svg", picture.svg)
+        write_bytes(folder / f"{name}.png", picture.png)
+    panels = {name: picture.panels for name, picture in pictures.items()}
     page = [records.Heading(report.summary["run"], 1), *report_view(report, panels)]
     write_text(folder / "report.md", markdown.page(page))
     write_text(folder / "report.html", html.page(f"{report.summary['run']}: report", page))
@@ -165,27 +165,20 @@ def report_view(report: Report, panels: Mapping[str, Sequence[str]] | None = Non
     ]
 
 
-def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str | None) -> list[records.Record]:
-    count, meaning = len(rows["other"]), "which no reward counts: more of them is neither better nor worse"
-    return [
-        records.Heading("Before and after"),
-        records.Note(
-            "Means over the held-out problems that both evaluations could measure (n), the paired difference, and its "
-            "95 % interval. The metric comes first, then the rewards that the config gives a weight.",
-            "soft",
-        ),
-        _comparison(rows["main"], metric),
-        *(
-            records.Note(f"{row['name']}, {row['decoding']}: {row['word']}{why}.")
-            for row in rows["main"]
-            if (why := figures.why_undecided(row))
-        ),
-        *(
-            [records.Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])]
-            if count
-            else []
-        ),
-    ]
+def _before_and_after(rows: Mapping[str, Sequence[Mapping[str, Any]]], metric: str | None) -> Iterator[records.Record]:
+    yield records.Heading("Before and after")
+    yield records.Note(
+        "Means over the held-out problems that both evaluations could measure (n), the paired difference, and its "
+        "95 % interval. The metric comes first, then the rewards that the config gives a weight.",
+        "soft",
+    )
+    yield _comparison(rows["main"], metric)
+    for row in rows["main"]:
+        if reason := figures.why_undecided(row):
+            yield records.Note(f"{row['name']}, {row['decoding']}: {row['word']}{reason}.")
+    if rows["other"]:
+        count, meaning = len(rows["other"]), "which no reward counts: more of them is neither better nor worse"
+        yield records.Fold(f"{count} other measurements, {meaning}", [_comparison(rows["other"], None)])
 
 
 def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> records.Table:
@@ -204,7 +197,7 @@ def _comparison(rows: Sequence[Mapping[str, Any]], metric: str | None) -> record
             )
             for row in rows
         ],
-        frozenset(place for place, row in enumerate(rows) if row["name"] == metric),
+        frozenset(i for i, row in enumerate(rows) if row["name"] == metric),
     )
 
 
@@ -226,37 +219,36 @@ def reward_weights(settings: Mapping[str, Any]) -> dict[str, float]:
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Return the verdict in one sentence, with its numbers."""
-    what, n = f"held-out {summary['metric'] or 'metric'}", summary["n"]
+    metric, n = f"held-out {summary['metric'] or 'metric'}", summary["n"]
     if summary["before"] is None:
         missing = "has not been measured" if summary["verdict"] is None else "could not be compared on any problem"
-        return f"{what} {missing}"
+        return f"{metric} {missing}"
     before = markup.number(summary["before"])
     if summary["after"] is None:
-        return f"{what} {before} before training, n = {n}; there is no evaluation after training yet"
+        return f"{metric} {before} before training, n = {n}; there is no evaluation after training yet"
     after, difference = markup.number(summary["after"]), markup.signed(summary["difference"])
     bounds = "" if summary["interval"] is None else f" {markup.interval(summary['interval'])}"
     sick = ["the doctor calls the run sick"] if summary["doctor"]["verdict"] == "sick" else []
-    contradictions = figures.contradicting(summary)
+    contradictions = figures.contradictions(summary)
     joined = "and" if summary["verdict"] == "worse" and not contradictions else "but"
     doubts = f", {joined} {', and '.join([*contradictions, *sick])}" if contradictions or sick else ""
-    return f"{what} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{doubts}"
+    return f"{metric} {before} → {after}, {difference}{bounds}, n = {n}: {summary['verdict']}{doubts}"
 
 
-def _holes(steps: Sequence[int]) -> Iterator[str]:
+def _gap_notes(steps: Sequence[int]) -> Iterator[str]:
     """Say which steps up to the last have no record, for curves and counts of epochs are without them."""
     missing = steps[-1] + 1 - len(steps)
     if missing:
         gaps = ((a + 1, b - 1) for a, b in pairwise([-1, *steps]) if b > a + 1)
         ranges = [f"{first}" if first == last else f"{first} to {last}" for first, last in gaps]
-        shown = ", ".join(ranges[:5]) + (" and others" if len(ranges) > 5 else "")
+        listed = ", ".join(ranges[:5]) + (" and others" if len(ranges) > 5 else "")
         yield (
-            f"metrics.jsonl has no record of {missing} of {counted(steps[-1] + 1, 'step')} ({shown}). "
+            f"metrics.jsonl has no record of {missing} of {counted(steps[-1] + 1, 'step')} ({listed}). "
             "Curves, means and epochs are without them."
         )
 
 
 def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
-    """Return the notes that a reader needs before the tables."""
     notes = [figures.target_sentence(summary["target"])] if summary["target"] else []
     notes += figures.best_sentences(summary, evidence.info)
     status, error = evidence.info.get("status"), evidence.info.get("error")
@@ -267,13 +259,13 @@ def _notes(evidence: Evidence, summary: Mapping[str, Any]) -> list[str]:
         )
     if error:
         notes.append(f"The run ended with an error: {error}")
-    notes += _holes([record["step"] for record in evidence.metrics])
+    notes += _gap_notes([record["step"] for record in evidence.metrics])
     unscored = {when: count for when, count in summary["unscored"].items() if count}
     if unscored:
         counts = " and ".join(f"{count} {when} training" for when, count in unscored.items())
         notes.append(f"Problems that could not be scored: {counts}. They are left out of the comparison.")
     notes += _form_notes(evidence, summary)
-    alone = set(evidence.before.of(evidence.deploy)) ^ set(evidence.after.of(evidence.deploy))
+    alone = set(evidence.before.get(evidence.deploy)) ^ set(evidence.after.get(evidence.deploy))
     if evidence.after.answers and alone:
         notes.append(f"Left out, because only one of the two evaluations has them: {counted(len(alone), 'problem')}.")
     return notes
@@ -335,16 +327,16 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[records.Rec
     """Return the model beside the baselines, best first: part columns, and rows of means over their own answers."""
     if not summary["baselines"]:
         return []
-    parts = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
+    measured = {*summary["parts"], *(key for part_means in summary["baselines"].values() for key in part_means)}
     weighted = [name for name in reward_weights(evidence.settings) if name != summary["metric"]]
-    columns = [name for name in dict.fromkeys((*FIRST_COLUMNS, *weighted)) if name in parts]
+    columns = [name for name in dict.fromkeys((*FIRST_COLUMNS, *weighted)) if name in measured]
     metric, rows = summary["metric"] or "metric", []
     for when, evaluation in (("before", evidence.before), ("after", evidence.after)):
-        answers = evaluation.of(evidence.deploy)
+        answers = evaluation.get(evidence.deploy)
         if scored := figures.metric_values(answers):
             rows.append((f"this model, {when} training", True, len(scored), figures.means(answers)))
     for name, part_means in summary["baselines"].items():
-        rows.append((name, False, len(figures.metric_values(evidence.baselines.of(name))), part_means))
+        rows.append((name, False, len(figures.metric_values(evidence.baselines.get(name))), part_means))
     rows.sort(key=lambda row: (row[3]["metric"] is None, -(row[3]["metric"] or 0.0)))
     return [
         records.Heading("Compared with answers that need no model"),
@@ -356,13 +348,12 @@ def _ranking(evidence: Evidence, summary: Mapping[str, Any]) -> list[records.Rec
                 (name, f"{n}", *(markup.number(part_means.get(column)) for column in ("metric", *columns)))
                 for name, _, n, part_means in rows
             ],
-            frozenset(place for place, (_, ours, *_) in enumerate(rows) if ours),
+            frozenset(i for i, (_, ours, *_) in enumerate(rows) if ours),
         ),
     ]
 
 
 def _repeatable(policy: Mapping[str, Any]) -> str:
-    """Say whether another run of the same seed gives the same metrics."""
     elsewhere = "On another machine rounding differs, and so do single completions. Compare means over several seeds."
     if policy.get("deterministic") is False:
         return (

@@ -30,8 +30,6 @@ WORST = ("critical", "warning")
 
 @dataclass(frozen=True)
 class _Notice:
-    """A finding on the steps of a run."""
-
     check: str
     severity: str
     steps: tuple[float, ...]  # at which it shows or was raised
@@ -49,8 +47,8 @@ def epoch_table(
         -> change per epoch with its bounds). Unknown is None. The status is the worst severity of these findings,
         "nothing new" if an earlier one still holds, and otherwise "fine".
     """
-    parts = split(metrics)
-    if parts is None:
+    epochs = split(metrics)
+    if epochs is None:
         return None
     # What the doctor found at the end stands at the step where it begins, or at the first if it holds throughout.
     begun = [
@@ -59,9 +57,9 @@ def epoch_table(
     notices = [
         _Notice(finding.check, finding.severity, (step,)) for finding, step in begun if finding.severity in WORST
     ]
-    notices += _raised(live)
-    before = [None, *(records for _, records in parts[:-1])]
-    rows = [_row(name, records, last, notices) for (name, records), last in zip(parts, before, strict=True)]
+    notices += _live_notices(live)
+    before = [None, *(records for _, records in epochs[:-1])]
+    rows = [_row(name, records, last, notices) for (name, records), last in zip(epochs, before, strict=True)]
     passes = float(series(metrics, "data_epoch")[-1])
     return {"rows": rows, "trends": {name: _trend(metrics, name, passes) for name in TRENDS}}
 
@@ -75,7 +73,7 @@ def split(metrics: Records) -> list[tuple[str, Records]] | None:
     if not len(ends) or not np.isfinite(ends).all() or ends[-1] < LEAST_EPOCHS:
         return None
     starts = np.concatenate([[0.0], ends[:-1]])
-    if (ends - starts).max() > 1 + 1e-9:
+    if (ends - starts).max() > 1 + 1e-9:  # a difference of two fractions is rounded
         return None
     epochs = np.floor((starts + ends) / 2 + 1e-9).astype(int)  # from 0
     width = -(-(int(epochs[-1]) + 1) // MOST_ROWS)
@@ -95,16 +93,16 @@ def values_of(metrics: Records, column: str) -> np.ndarray:
     return np.square(series(metrics, SQUARES[column])) if column in SQUARES else series(metrics, MEANS[column])
 
 
-def _raised(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:
+def _live_notices(live: Sequence[Mapping[str, Any]]) -> Iterator[_Notice]:
     """Place what was raised while the run went on: where it was raised, and where it begins."""
     for i, line in enumerate(live):
-        step, since = (finite_number(line.get(key)) for key in ("step", "since_step"))
+        step, start = (finite_number(line.get(key)) for key in ("step", "since_step"))
         if step is None or line.get("state") != "raised" or line.get("severity") not in WORST:
             continue
         name = (line.get("check"), line.get("cause"))
         same = (later for later in live[i + 1 :] if (later.get("check"), later.get("cause")) == name)
         end = next((finite_number(later.get("step")) for later in same if later.get("state") == "cleared"), None)
-        yield _Notice(str(name[0]), str(line["severity"]), (step,) if since is None else (since, step), end)
+        yield _Notice(str(name[0]), str(line["severity"]), (step,) if start is None else (start, step), end)
 
 
 def _row(name: str, records: Records, before: Records | None, notices: Sequence[_Notice]) -> dict[str, Any]:

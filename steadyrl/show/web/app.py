@@ -27,7 +27,7 @@ from steadyrl.show.web import run_page
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.compare_page import boards_of, compare_view
 from steadyrl.show.web.diagnosis import MOST_PASTED, Diagnoses, log_curves, log_pins
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Folder, RunRef
 from steadyrl.show.web.render import page, whole_number
 from steadyrl.show.web.rollout_page import list_view, problem_view, rollout_view
 from steadyrl.show.web.rollouts import Rollouts
@@ -56,28 +56,28 @@ class Pages:
     def runs(self, request: Request) -> Response:
         """Answer with the table of all runs, or with that alone for a page that is open."""
         template = "_runs.html.j2" if "part" in request.query_params else "runs.html.j2"
-        return unless_known(
+        return unless_current(
             request, self._version(), template, lambda: runs_view(self.folder, self.diagnoses, request.query_params)
         )
 
     def run(self, request: Request) -> Response:
         """Answer with the first page of a run."""
-        place = self._run(request)
-        if place.kind == "run":
-            version = run_page.run_version(RunDir(place.path))
-            return unless_known(
-                request, version, "run.html.j2", lambda: run_page.run_view(place, self.shelf, self.diagnoses)
+        ref = self._run(request)
+        if ref.kind == "run":
+            version = run_page.run_version(RunDir(ref.path))
+            return unless_current(
+                request, version, "run.html.j2", lambda: run_page.run_view(ref, self.shelf, self.diagnoses)
             )
-        several, chosen = self._log(request, place)
-        names = [self._name(diagnosis) for diagnosis in several]
+        log_runs, index = self._log(request, ref)
+        names = [self._name(diagnosis) for diagnosis in log_runs]
         return page(
             "log.html.j2",
             {
-                **run_page.head_view(place),
+                **run_page.head_view(ref),
                 "problem": "",
-                "several": names if len(names) > 1 else [],
-                "chosen": chosen,
-                **run_page.log_view(place, several[chosen]),
+                "run_names": names if len(names) > 1 else [],
+                "chosen": index,
+                **run_page.log_view(ref, log_runs[index]),
             },
         )
 
@@ -90,30 +90,30 @@ class Pages:
 
     def run_doctor(self, request: Request) -> Response:
         """Answer with the diagnosis of a run or log."""
-        place = self._run(request)
-        view: dict[str, Any] = {**run_page.head_view(place), "problem": "", "diagnoses": []}
+        ref = self._run(request)
+        view: dict[str, Any] = {**run_page.head_view(ref), "problem": "", "diagnoses": []}
         try:
-            for diagnosis in self.diagnoses.of(place):
-                shown_run = replace(diagnosis.run, path=self._name(diagnosis))
-                view["diagnoses"].append(diagnosis_view(replace(diagnosis, run=shown_run)))
+            for diagnosis in self.diagnoses.get(ref):
+                named_run = replace(diagnosis.run, path=self._name(diagnosis))
+                view["diagnoses"].append(diagnosis_view(replace(diagnosis, run=named_run)))
         except RunError as error:
             view["problem"] = str(error)
         return page("run_doctor.html.j2", view)
 
     def report(self, request: Request) -> Response:
         """Answer with the report of a run as it would be written now."""
-        place = self._own_run(request)
-        view: dict[str, Any] = {**run_page.head_view(place), "problem": ""}
-        path = RunDir(place.path).metrics_file
+        ref = self._own_run(request)
+        view: dict[str, Any] = {**run_page.head_view(ref), "problem": ""}
+        path = RunDir(ref.path).metrics_file
         if path.is_file() and path.stat().st_size > MOST_REPORTED:
-            by_hand = shell_command("report", place.path)
+            by_hand = shell_command("report", ref.path)
             view["problem"] = f"The run is too long for a report while a page waits: {by_hand}"
             return page("run_report.html.j2", view)
         from steadyrl.show.report.write import read_report, report_view  # matplotlib takes a second to load
 
         try:
             with self.reporting:
-                view["report"] = report_view(read_report(place.path))
+                view["report"] = report_view(read_report(ref.path))
         except RunError as error:
             view["problem"] = str(error)
         return page("run_report.html.j2", view)
@@ -148,10 +148,10 @@ class Pages:
 
         def view() -> dict[str, Any]:
             study = study_view(self.folder, request.path_params["study_id"], query.getlist("arm"))
-            return study if part else {**study, **boards_of(study["shown"], self.shelf, self.diagnoses)}
+            return study if part else {**study, **boards_of(study["charted"], self.shelf, self.diagnoses)}
 
         template = "_study.html.j2" if part else "study_page.html.j2"
-        return unless_known(request, self._version(), template, view)
+        return unless_current(request, self._version(), template, view)
 
     def doctor(self, request: Request) -> Response:
         """Answer with the empty form for a log."""
@@ -174,7 +174,7 @@ class Pages:
             suffix = Path(request.query_params.get("name", "")).suffix
             try:
                 diagnoses = await run_in_threadpool(
-                    self.diagnoses.of_text, content, suffix if suffix in SUFFIXES else ""
+                    self.diagnoses.of_content, content, suffix if suffix in SUFFIXES else ""
                 )
                 view["diagnoses"] = [diagnosis_view(diagnosis) for diagnosis in diagnoses]
             except RunError as error:
@@ -183,10 +183,10 @@ class Pages:
 
     def live(self, request: Request) -> Response:
         """Answer with the part of a run's page that changes while it goes on."""
-        place = self._run(request)
-        version = run_page.run_version(RunDir(place.path))
-        return unless_known(
-            request, version, "live.html.j2", lambda: run_page.live_view(place, self.shelf, self.diagnoses)
+        ref = self._run(request)
+        version = run_page.run_version(RunDir(ref.path))
+        return unless_current(
+            request, version, "live.html.j2", lambda: run_page.live_view(ref, self.shelf, self.diagnoses)
         )
 
     def curves(self, request: Request) -> Response:
@@ -195,57 +195,55 @@ class Pages:
         first, last = whole_number(query.get("from"), 0), whole_number(query.get("to"), ALL)
         first = max(first, whole_number(query.get("after"), -1) + 1)  # what an open page does not have yet
         names = query.getlist("name")[:MOST_ASKED] or None
-        place = self._run(request)
-        if place.kind == "log":
-            several, chosen = self._log(request, place)
-            lines = run_page.curves_json(log_curves(several[chosen], (first, last)))
-            return _json({**lines, "pins": log_pins(several[chosen])})
-        run = RunDir(place.path)
-        everything = names is None and (first, last) == (0, ALL)
-        curves = run_page.whole_curves(run, self.shelf) if everything else self.shelf.curves(run, names, (first, last))
-        return _json({**run_page.curves_json(curves), "pins": run_page.run_pins(place, self.diagnoses)})
+        ref = self._run(request)
+        if ref.kind == "log":
+            log_runs, index = self._log(request, ref)
+            lines = run_page.curves_json(log_curves(log_runs[index], (first, last)))
+            return _json({**lines, "pins": log_pins(log_runs[index])})
+        run = RunDir(ref.path)
+        whole_run = names is None and (first, last) == (0, ALL)
+        curves = run_page.whole_curves(run, self.shelf) if whole_run else self.shelf.curves(run, names, (first, last))
+        return _json({**run_page.curves_json(curves), "pins": run_page.run_pins(ref, self.diagnoses)})
 
     def _version(self) -> str:
         """Return what changes whenever any run has something new to show."""
-        shown = (
-            (row.place.id, row.place.label, row.status, row.verdict, row.step, row.time)
+        states = (
+            (row.ref.id, row.ref.label, row.status, row.verdict, row.step, row.time)
             for row in self.diagnoses.rows(self.folder)
         )
-        return f"{hash(tuple(shown))}"
+        return f"{hash(tuple(states))}"
 
-    def _log(self, request: Request, place: Place) -> tuple[list[Diagnosis], int]:
+    def _log(self, request: Request, ref: RunRef) -> tuple[list[Diagnosis], int]:
         """Return the runs of another trainer's log, and the number of the one that is asked for."""
-        several = self.diagnoses.of(place)
-        return several, min(whole_number(request.query_params.get("n"), 0), len(several) - 1)
+        log_runs = self.diagnoses.get(ref)
+        return log_runs, min(whole_number(request.query_params.get("n"), 0), len(log_runs) - 1)
 
     def _name(self, diagnosis: Diagnosis) -> str:
-        """Return the path of a run below the folder: where that lies on the machine is nobody's business."""
+        # Below the folder: where that lies on the machine is nobody's business.
         return diagnosis.run.path.removeprefix(f"{self.folder.root}/")
 
-    def _own_run(self, request: Request) -> Place:
-        place = self._run(request)
-        if place.kind == "log":
-            raise RunError(
-                f"'{place.name}' is another trainer's log, which keeps no rollouts as a run of steadyrl does"
-            )
-        return place
+    def _own_run(self, request: Request) -> RunRef:
+        ref = self._run(request)
+        if ref.kind == "log":
+            raise RunError(f"'{ref.name}' is another trainer's log, which keeps no rollouts as a run of steadyrl does")
+        return ref
 
-    def _run(self, request: Request) -> Place:
+    def _run(self, request: Request) -> RunRef:
         return self.folder.find(request.path_params["run_id"])
 
 
-async def body(request: Request, most: int) -> bytes | None:
+async def body(request: Request, max_bytes: int) -> bytes | None:
     """Return what was sent, or None if it is more than so many bytes."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
             return None
-        parts.append(part)
-    return b"".join(parts)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
-def unless_known(request: Request, version: str, template: str, view: Callable[[], Mapping[str, Any]]) -> Response:
+def unless_current(request: Request, version: str, template: str, view: Callable[[], Mapping[str, Any]]) -> Response:
     """Answer with a page or a part of it, or with 304 where the page that asks has this version."""
     tag = f'"{version}"'
     if request.headers.get("if-none-match") == tag:
@@ -256,7 +254,7 @@ def unless_known(request: Request, version: str, template: str, view: Callable[[
 
 
 def _json(content: Any) -> Response:
-    """Return JSON in ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise."""
+    # In ASCII: a text may hold half of a surrogate pair, which cannot be sent otherwise.
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 

@@ -60,11 +60,11 @@ class Columns:
 
     def __init__(self, path: Path):
         self.path = path
-        self._alone = threading.RLock()
-        self._begin()
+        self._lock = threading.RLock()
+        self._reset()
 
-    def _begin(self) -> None:
-        self._read = 0  # bytes
+    def _reset(self) -> None:
+        self._offset = 0  # bytes
         self._identity: tuple[int, int] | None = None
         self._rewritten = 0  # lines of steps that were there, or that come before others
         self._steps, self._attempts = array("q"), array("q")
@@ -80,8 +80,8 @@ class Columns:
     @property
     def unread(self) -> int:
         """Return how many bytes of the file have not been read."""
-        with self._alone:
-            return max(0, self._size() - self._read)
+        with self._lock:
+            return max(0, self._size() - self._offset)
 
     @property
     def version(self) -> str:
@@ -94,23 +94,23 @@ class Columns:
         except FileNotFoundError:
             return 0
         identity = (stat.st_dev, stat.st_ino)
-        if self._identity not in (None, identity) or stat.st_size < self._read:
-            self._begin()  # another file in its place
+        if self._identity not in (None, identity) or stat.st_size < self._offset:
+            self._reset()  # another file in its place
         self._identity = identity
         return stat.st_size
 
-    def follow(self, most: int = AT_ONCE) -> bool:
+    def follow(self, max_bytes: int = AT_ONCE) -> bool:
         """Read what was appended, so many bytes or some more; return whether there was a new line."""
-        with self._alone:
-            if self._size() <= self._read:
+        with self._lock:
+            if self._size() <= self._offset:
                 return False
-            start = self._read
+            start = self._offset
             for _, end, record in appended(self.path, start):
-                self._read = end
+                self._offset = end
                 self._add(record)
-                if end - start >= most:
+                if end - start >= max_bytes:
                     break
-            return self._read > start
+            return self._offset > start
 
     def _add(self, record: Mapping[str, Any]) -> None:
         if not is_metrics(record):
@@ -152,13 +152,13 @@ class Columns:
         self, names: Iterable[str] | None = None, between: tuple[int, int] | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the steps and some metrics (None: all) in the order of the steps, between two of them, as copies."""
-        with self._alone:
+        with self._lock:
             steps = np.array(self._steps, np.int64)
             in_order = len(steps) < 2 or bool((np.diff(steps) > 0).all())
-            part = _between(steps, between) if in_order else slice(None)  # of a long run little is copied
-            wanted = [name for name in (self._values if names is None else names) if name in self._values]
-            values = {name: np.array(self._values[name][part], np.float64) for name in wanted}
-        steps = steps[part]
+            inside = _between(steps, between) if in_order else slice(None)  # of a long run little is copied
+            present = [name for name in (self._values if names is None else names) if name in self._values]
+            values = {name: np.array(self._values[name][inside], np.float64) for name in present}
+        steps = steps[inside]
         if not in_order:
             order = np.argsort(steps, kind="stable")
             order = order[_between(steps[order], between)]
@@ -167,17 +167,17 @@ class Columns:
 
     def axes(self, steps: np.ndarray) -> dict[str, np.ndarray]:
         """Return what curves can be drawn over besides the steps, at some of the steps, in order; see ``Curves``."""
-        with self._alone:
-            every = np.array(self._steps, np.int64)
+        with self._lock:
+            all_steps = np.array(self._steps, np.int64)
             times = np.array(self._times)
             tokens = np.array(self._values.get(TOKENS, ()), np.float64)
-        order = np.argsort(every, kind="stable")
-        at = np.searchsorted(every[order], steps)
+        order = np.argsort(all_steps, kind="stable")
+        rows = np.searchsorted(all_steps[order], steps)
         axes = {}
         if np.isfinite(times).any():
-            axes["time"] = (times[order] - np.nanmin(times))[at]
+            axes["time"] = (times[order] - np.nanmin(times))[rows]
         if np.nansum(tokens) > 0:
-            axes["tokens"] = np.nancumsum(tokens[order])[at]
+            axes["tokens"] = np.nancumsum(tokens[order])[rows]
         return axes
 
     def __len__(self) -> int:
@@ -190,9 +190,9 @@ def preview(path: Path, count: int = PREVIEW) -> tuple[np.ndarray, dict[str, np.
     size = path.stat().st_size
     lines: dict[int, dict[str, Any]] = {}
     with path.open("rb") as file:
-        for place in np.linspace(0, max(0, size - 1), count).astype(np.int64).tolist():
-            file.seek(place)
-            if place:
+        for offset in np.linspace(0, max(0, size - 1), count).astype(np.int64).tolist():
+            file.seek(offset)
+            if offset:
                 file.readline(LONGEST_SAMPLED)  # the rest of a line that began before
             record = json_object(file.readline(LONGEST_SAMPLED))
             if record is not None and is_metrics(record):
@@ -231,21 +231,22 @@ class Shelf:
     """The columns of the runs that somebody looked at last; the least used are dropped when they grow too large."""
 
     def __init__(self, most_cells: int = MOST_CELLS):
-        self._most = most_cells
+        self._max_cells = most_cells
         self._cache: OrderedDict[Path, Columns] = OrderedDict()
         self._reading: set[Path] = set()
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
 
     def columns(self, run: RunDir) -> Columns:
         """Return the columns of a run, read as far as a page can wait for; a thread reads on where that is not all."""
         path = run.metrics_file
-        with self._alone:
+        with self._lock:
             columns = self._cache.setdefault(path, Columns(path))
             self._cache.move_to_end(path)
-            while len(self._cache) > 1 and sum(cached.cells for cached in self._cache.values()) > self._most:
+            # The columns that are asked for stay, however large they are.
+            while len(self._cache) > 1 and sum(cached.cells for cached in self._cache.values()) > self._max_cells:
                 self._cache.popitem(last=False)
         if columns.unread > AT_ONCE:
-            with self._alone:
+            with self._lock:
                 begin = path not in self._reading
                 self._reading.add(path)
             if begin:
@@ -259,7 +260,7 @@ class Shelf:
             while columns.follow(1 << 20):  # in small pieces: other requests are answered in between
                 time.sleep(PAUSE_S)  # whoever waits for the columns would not get them from a thread that asks again
         finally:
-            with self._alone:
+            with self._lock:
                 self._reading.discard(columns.path)
 
     def curves(self, run: RunDir, names: Sequence[str] | None = None, between: tuple[int, int] | None = None) -> Curves:
@@ -272,13 +273,13 @@ class Shelf:
             steps, values = columns.arrays(names, between)
         else:
             steps, values = preview(run.metrics_file)
-            rows, part = len(steps), _between(steps, between)
-            wanted = [name for name in (values if names is None else names) if name in values]
-            steps, values = steps[part], {name: values[name][part] for name in wanted}
+            rows, inside = len(steps), _between(steps, between)
+            present = [name for name in (values if names is None else names) if name in values]
+            steps, values = steps[inside], {name: values[name][inside] for name in present}
         thinned = thin(steps, values)
         last = int(steps[-1]) if len(steps) else None
-        shown = replace(thinned, complete=complete, rows=rows, last=last, version=version)
-        return replace(shown, axes=columns.axes(thinned.steps)) if complete else replace(shown, single=False)
+        curves = replace(thinned, complete=complete, rows=rows, last=last, version=version)
+        return replace(curves, axes=columns.axes(thinned.steps)) if complete else replace(curves, single=False)
 
 
 def _between(steps: np.ndarray, between: tuple[int, int] | None) -> slice:

@@ -13,7 +13,7 @@ from steadyrl.show.report.differences import Compared, conclusions, differences
 from steadyrl.show.report.topics import in_order, overview, panels
 from steadyrl.show.web.columns import Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Folder, RunRef
 from steadyrl.show.web.overview import row
 from steadyrl.show.web.run_page import score_ends, source
 
@@ -27,34 +27,34 @@ def compare_view(folder: Folder, shelf: Shelf, diagnoses: Diagnoses, ids: Sequen
     Raises:
         RunError: A run cannot be read, or there are more than ``MOST_RUNS``.
     """
-    chosen = list(dict.fromkeys(run_id for run_id in ids if run_id))
-    if len(chosen) > MOST_RUNS:
-        raise RunError(f"{len(chosen)} runs are marked; at most {MOST_RUNS} can be compared on one page")
-    choices = folder.places()
-    view: dict[str, Any] = {"section": "compare", "chosen": chosen, "places": choices, "runs": []}
-    if len(chosen) < 2:
-        return view | {"chosen": _preselected(choices, chosen)}
-    places = [folder.find(run_id) for run_id in chosen]
-    names = dict(zip(chosen, short_names([place.title for place in places]), strict=True))
-    compared = [_compared(place, names[place.id], diagnoses) for place in places]
+    run_ids = list(dict.fromkeys(run_id for run_id in ids if run_id))
+    if len(run_ids) > MOST_RUNS:
+        raise RunError(f"{len(run_ids)} runs are marked; at most {MOST_RUNS} can be compared on one page")
+    choices = folder.runs()
+    view: dict[str, Any] = {"section": "compare", "chosen": run_ids, "choices": choices, "runs": []}
+    if len(run_ids) < 2:
+        return view | {"chosen": _preselected(choices, run_ids)}
+    refs = [folder.find(run_id) for run_id in run_ids]
+    names = dict(zip(run_ids, short_names([ref.title for ref in refs]), strict=True))
+    compared = [_compared(ref, names[ref.id], diagnoses) for ref in refs]
     return view | {
-        "runs": [{"id": place.id, "name": names[place.id], "row": row(place)} for place in places],
+        "runs": [{"id": ref.id, "name": names[ref.id], "row": row(ref)} for ref in refs],
         "conclusions": conclusions(compared),
         "differences": differences(compared),
-        **boards_of(places, shelf, diagnoses),
-        "sources": [source(place, names[place.id]) for place in places],
+        **boards_of(refs, shelf, diagnoses),
+        "sources": [source(ref, names[ref.id]) for ref in refs],
     }
 
 
-def _preselected(choices: Sequence[Place], chosen: Sequence[str]) -> list[str]:
+def _preselected(choices: Sequence[RunRef], run_ids: Sequence[str]) -> list[str]:
     """Return two runs to begin with: the one chosen, or else the newest, and the newest other of the same task."""
-    every = sorted((row(place) for place in choices), key=lambda row: (row.place.kind == "log", -(row.time or 0.0)))
-    first = next((row for row in every if row.place.id in chosen), every[0] if every else None)
+    rows = sorted((row(ref) for ref in choices), key=lambda row: (row.ref.kind == "log", -(row.time or 0.0)))
+    first = next((row for row in rows if row.ref.id in run_ids), rows[0] if rows else None)
     if first is None:
         return []
-    candidates = [row for row in every if row.place.id != first.place.id]
+    candidates = [row for row in rows if row.ref.id != first.ref.id]
     second = next((row for row in candidates if row.task == first.task), candidates[0] if candidates else None)
-    return [first.place.id] + ([second.place.id] if second else [])
+    return [first.ref.id] + ([second.ref.id] if second else [])
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -75,41 +75,40 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _equal_words(split: Sequence[Sequence[str]]) -> int:
-    """Return how many words all lists begin with."""
     return next((i for i, words in enumerate(zip(*split, strict=False)) if len(set(words)) > 1), min(map(len, split)))
 
 
-def boards_of(places: Sequence[Place], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
+def boards_of(refs: Sequence[RunRef], shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return the panels that are looked at first, and all others by topic, first those that more runs have."""
     names: dict[str, int] = {}
     lines: list[dict[str, str]] = []
     log_topics: dict[str, list[Panel]] = {}
-    for place in places:
-        if place.kind == "log":
-            lines.append(log_names(diagnoses.of(place)[0]))
-            for topic, topic_panels in log_panels(diagnoses.of(place)[0]).items():
+    for ref in refs:
+        if ref.kind == "log":
+            lines.append(log_names(diagnoses.get(ref)[0]))
+            for topic, topic_panels in log_panels(diagnoses.get(ref)[0]).items():
                 log_topics.setdefault(topic, []).extend(topic_panels)
         else:
-            run = RunDir(place.path)
+            run = RunDir(ref.path)
             ends = score_ends(run)
-            own_names = dict.fromkeys([*shelf.columns(run).names(), *([ends[0]] if ends else [])])
-            lines.append({name: name for name in own_names})
-            for name in own_names:
+            run_names = dict.fromkeys([*shelf.columns(run).names(), *([ends[0]] if ends else [])])
+            lines.append({name: name for name in run_names})
+            for name in run_names:
                 names[name] = names.get(name, 0) + 1
-    runs = (RunDir(place.path) for place in places if place.kind == "run" and not row(place).problem)
+    runs = (RunDir(ref.path) for ref in refs if ref.kind == "run" and not row(ref).problem)
     score = next((f"heldout/{metric}" for run in runs if (metric := run.info().get("metric"))), "")  # of the first run
-    first = overview(lines, score, apart=len(places) > TOGETHER)
-    shown = {name for panel in first for name, _ in panel.metrics}
-    ordered = sorted((name for name in names if name not in shown), key=lambda name: -names[name])
-    own = panels(ordered, apart=len(places) > TOGETHER)
+    first = overview(lines, score, apart=len(refs) > TOGETHER)
+    in_overview = {name for panel in first for name, _ in panel.metrics}
+    ordered = sorted((name for name in names if name not in in_overview), key=lambda name: -names[name])
+    topics = panels(ordered, apart=len(refs) > TOGETHER)
     for topic, topic_panels in log_topics.items():
-        present = shown | {name for panel in own.get(topic, []) for name, _ in panel.metrics}
-        if more := [panel for panel in topic_panels if panel.metrics[0][0] not in present]:
-            own.setdefault(topic, []).extend(more)
-    return {"overview": first, "topics": in_order(own)}
+        present = in_overview | {name for panel in topics.get(topic, []) for name, _ in panel.metrics}
+        if further := [panel for panel in topic_panels if panel.metrics[0][0] not in present]:
+            topics.setdefault(topic, []).extend(further)
+    return {"overview": first, "topics": in_order(topics)}
 
 
-def _compared(place: Place, name: str, diagnoses: Diagnoses) -> Compared:
-    leading = row(place).finding
-    run = RunDir(place.path) if place.kind == "run" else None
-    return Compared(name, run, lambda: diagnoses.of(place)[0].run, [leading.check] if leading else [])
+def _compared(ref: RunRef, name: str, diagnoses: Diagnoses) -> Compared:
+    leading = row(ref).finding
+    run = RunDir(ref.path) if ref.kind == "run" else None
+    return Compared(name, run, lambda: diagnoses.get(ref)[0].run, [leading.check] if leading else [])

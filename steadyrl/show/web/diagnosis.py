@@ -20,7 +20,7 @@ from steadyrl.doctor.readers.lines import head
 from steadyrl.show.page.records import Panel
 from steadyrl.show.report.topics import in_order, topic_of
 from steadyrl.show.web.columns import Curves, thin
-from steadyrl.show.web.folder import Folder, Place
+from steadyrl.show.web.folder import Folder, RunRef
 from steadyrl.show.web.overview import Row, row
 
 MOST_PASTED = 32 << 20  # bytes, unpacked
@@ -37,62 +37,62 @@ class Diagnoses:
     """The diagnoses that were made last. One is made at a time, for it takes the processor for itself."""
 
     def __init__(self) -> None:
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
         self._briefs: dict[tuple[Path, int, int], Row | None] = {}
-        self._waiting: SimpleQueue[tuple[Place, tuple[Path, int, int]]] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[RunRef, tuple[Path, int, int]]] = SimpleQueue()
         threading.Thread(target=self._make_briefs, daemon=True).start()
 
     def rows(self, folder: Folder) -> list[Row]:
         """Return a row for every run of a folder, and for every log what is known of its diagnosis so far."""
-        every = [row(place) for place in folder.places()]
-        briefs = [self.brief(row.place) if row.place.kind == "log" and row.time is not None else None for row in every]
-        pairs = zip(every, briefs, strict=True)
-        return [replace(brief, place=row.place, time=row.time) if brief else row for row, brief in pairs]
+        rows = [row(ref) for ref in folder.runs()]
+        briefs = [self.brief(row.ref) if row.ref.kind == "log" and row.time is not None else None for row in rows]
+        pairs = zip(rows, briefs, strict=True)
+        return [replace(brief, ref=row.ref, time=row.time) if brief else row for row, brief in pairs]
 
-    def brief(self, place: Place) -> Row | None:
+    def brief(self, ref: RunRef) -> Row | None:
         """Return the row of a log by its diagnosis, of several runs in one log by that of the first.
 
         None while a thread makes the diagnosis, and if it has none.
         """
-        key = (place.path, *_size_and_time(place.path))
+        key = (ref.path, *_size_and_time(ref.path))
         if key not in self._briefs and key[1] <= MOST_PASTED and len(self._briefs) < MOST_BRIEFS:
             self._briefs[key] = None
-            self._waiting.put((place, key))
+            self._waiting.put((ref, key))
         return self._briefs.get(key)
 
     def _make_briefs(self) -> None:
         while True:
-            place, key = self._waiting.get()
-            with suppress(RunError, OSError), self._alone:  # of what cannot be read its page says why
-                diagnosis = diagnose(place.path)[0]  # not kept: what somebody looks at would be dropped for it
+            ref, key = self._waiting.get()
+            with suppress(RunError, OSError), self._lock:  # of what cannot be read its page says why
+                diagnosis = diagnose(ref.path)[0]  # not kept: what somebody looks at would be dropped for it
                 leading = next((finding for finding in diagnosis.findings if finding.harms), None)
                 reward, run = diagnosis.run.get("reward"), diagnosis.run
                 last = None if reward is None else float(reward.values[-1])
                 self._briefs[key] = Row(
-                    place, verdict=diagnosis.verdict, finding=leading, step=run.span[1], reward=last,
+                    ref, verdict=diagnosis.verdict, finding=leading, step=run.span[1], reward=last,
                     algorithm=run.algorithm,
                 )  # fmt: skip
 
-    def of(self, place: Place) -> list[Diagnosis]:
-        """Return the diagnoses of a place, made anew where its files changed.
+    def get(self, ref: RunRef) -> list[Diagnosis]:
+        """Return the diagnoses of a run, made anew where its files changed.
 
         Raises:
             RunError: It cannot be read.
         """
-        size, changed = _size_and_time(place.path)
+        size, changed = _size_and_time(ref.path)
         if size > MOST_READ:
-            by_hand = shell_command("doctor", place.name)
-            raise RunError(f"'{place.name}' is too long to be diagnosed while a page waits: {by_hand}")
-        with self._alone:
-            return _diagnose(place.path, size, changed)
+            by_hand = shell_command("doctor", ref.name)
+            raise RunError(f"'{ref.name}' is too long to be diagnosed while a page waits: {by_hand}")
+        with self._lock:
+            return _diagnose(ref.path, size, changed)
 
-    def of_text(self, content: bytes, suffix: str) -> list[Diagnosis]:
+    def of_content(self, content: bytes, suffix: str) -> list[Diagnosis]:
         """Return the diagnoses of a log's content; the suffix is that of its file, such as ".csv", "" if it was pasted.
 
         Raises:
             RunError: It is no log that can be read.
         """
-        with self._alone, scratch_folder() as folder:  # Ctrl-C does not wait for its end
+        with self._lock, scratch_folder() as folder:  # Ctrl-C does not wait for its end
             path = folder / f"log{suffix}"
             path.write_bytes(content)
             # A log may be packed small, and keep the page and its memory for long all the same.
@@ -105,7 +105,7 @@ class Diagnoses:
             if sum(map(unpacked.count, _BEFORE_VALUES)) > MOST_VALUES:
                 raise RunError(f"The log has more than {MOST_VALUES:,} values; {advice}.")
             try:
-                diagnoses = [_without_texts(diagnosis) for diagnosis in diagnose(path)]
+                diagnoses = [_without_completions(diagnosis) for diagnosis in diagnose(path)]
             except RunError as error:
                 raise RunError(str(error).replace(str(path), "the log")) from error
             return [replace(diagnosis, run=replace(diagnosis.run, path="the log")) for diagnosis in diagnoses]
@@ -113,8 +113,8 @@ class Diagnoses:
 
 @lru_cache(maxsize=KEPT)
 def _diagnose(path: Path, size: int, changed: int) -> list[Diagnosis]:
-    """Return the diagnoses of a path; size and time of its files tell whether they have to be made again."""
-    return [_without_texts(diagnosis) for diagnosis in diagnose(path)]
+    # Size and time of its files are a part of the cache's key: a path that has changed is diagnosed again.
+    return [_without_completions(diagnosis) for diagnosis in diagnose(path)]
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
@@ -123,15 +123,15 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return sum(stamp.st_size for stamp in stamps), max((stamp.st_mtime_ns for stamp in stamps), default=0)
 
 
-def _without_texts(diagnosis: Diagnosis) -> Diagnosis:
-    """Return a diagnosis without the way to the completions, whose files may be gone when somebody looks."""
+def _without_completions(diagnosis: Diagnosis) -> Diagnosis:
+    # The files of completions may be gone when somebody looks at a diagnosis in the cache.
     return replace(diagnosis, run=replace(diagnosis.run, completions=()))
 
 
 def log_panels(diagnosis: Diagnosis) -> dict[str, list[Panel]]:
     """Return the panels of another trainer's log: its own names, with the units that are known of them."""
     topics: dict[str, list[Panel]] = {}
-    series = [curve for several in diagnosis.run.series.values() for curve in several if len(curve)]
+    series = [curve for curves in diagnosis.run.series.values() for curve in curves if len(curve)]
     for curve in series[:MOST_CURVES]:
         name = curve.source or curve.quantity
         panel = Panel(name, curve.unit, f"{curve.quantity} {curve.estimator}".strip(), ((name, ""),))
@@ -149,16 +149,16 @@ def log_names(diagnosis: Diagnosis) -> dict[str, str]:
 
 def log_curves(diagnosis: Diagnosis, between: tuple[int, int]) -> Curves:
     """Return the curves of another trainer's log."""
-    series = [curve for several in diagnosis.run.series.values() for curve in several if len(curve)][:MOST_CURVES]
-    every = np.unique(np.concatenate([curve.steps for curve in series])) if series else np.empty(0, np.int64)
-    every = every[(every >= between[0]) & (every <= between[1])]
+    series = [curve for curves in diagnosis.run.series.values() for curve in curves if len(curve)][:MOST_CURVES]
+    steps = np.unique(np.concatenate([curve.steps for curve in series])) if series else np.empty(0, np.int64)
+    steps = steps[(steps >= between[0]) & (steps <= between[1])]
     columns = {}
     for curve in series:
         inside = (curve.steps >= between[0]) & (curve.steps <= between[1])
-        column = np.full(len(every), np.nan)
-        column[np.searchsorted(every, curve.steps[inside])] = curve.values[inside]
+        column = np.full(len(steps), np.nan)
+        column[np.searchsorted(steps, curve.steps[inside])] = curve.values[inside]
         columns[curve.source or curve.quantity] = column
-    return thin(every, columns)
+    return thin(steps, columns)
 
 
 def log_pins(diagnosis: Diagnosis) -> list[dict[str, Any]]:

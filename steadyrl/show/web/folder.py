@@ -43,6 +43,8 @@ MOST_TAGS, LONGEST_TAG = 12, 40
 MOST_BYTES = 4 << 20
 MOST_COLUMNS = 40
 
+RunKind = Literal["run", "log"]
+
 
 @dataclass(frozen=True)
 class Label:
@@ -56,13 +58,13 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A run that was found."""
+class RunRef:
+    """A run of the folder, as addresses and people name it."""
 
     id: str  # its name in addresses
     name: str  # its path below the folder, for people
     path: Path
-    kind: Literal["run", "log"]  # "run" for a run directory of steadyrl, "log" for anything that another trainer wrote
+    kind: RunKind  # "run" for a run directory of steadyrl, "log" for anything that another trainer wrote
     label: Label = field(default_factory=Label)
 
     @property
@@ -79,39 +81,39 @@ class Folder:
         if not self.root.is_dir():
             raise RunError(f"there is no folder '{root}'; name a folder of runs, or make one with `steadyrl train`")
         self.labels = Labels(self.root)
-        self._places: dict[str, Place] = {}
+        self._refs: dict[str, RunRef] = {}
         self._searched = -FRESH_S
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
 
-    def places(self) -> list[Place]:
+    def runs(self) -> list[RunRef]:
         """Return all runs, sorted by name."""
-        with self._alone:
+        with self._lock:
             if time.monotonic() - self._searched >= FRESH_S:
-                folders = _below(self.root, self.root, 0, [MAX_FILES])
+                folders = _find_runs(self.root, self.root, 0, [MAX_FILES])
                 names = [(self.name_of(path), path, kind) for path, kind in folders]
-                places = [Place(id_of(name), name, path, kind) for name, path, kind in names]
-                self._places = {place.id: place for place in places}
+                refs = [RunRef(id_of(name), name, path, kind) for name, path, kind in names]
+                self._refs = {ref.id: ref for ref in refs}
                 self._searched = time.monotonic()
-            places = list(self._places.values())
-        return self._labelled(places)
+            refs = list(self._refs.values())
+        return self._labelled(refs)
 
-    def _labelled(self, places: list[Place]) -> list[Place]:
+    def _labelled(self, refs: list[RunRef]) -> list[RunRef]:
         runs = self.labels.read().runs
-        return [replace(place, label=runs[place.name]) if place.name in runs else place for place in places]
+        return [replace(ref, label=runs[ref.name]) if ref.name in runs else ref for ref in refs]
 
-    def find(self, run_id: str) -> Place:
+    def find(self, run_id: str) -> RunRef:
         """Return the run of an address.
 
         Raises:
             RunError: There is none of that name.
         """
-        place = self._places.get(run_id) or next((place for place in self.places() if place.id == run_id), None)
-        if place is None or not place.path.exists() or _leads_out(self.root, place.path):
+        ref = self._refs.get(run_id) or next((ref for ref in self.runs() if ref.id == run_id), None)
+        if ref is None or not ref.path.exists() or _leads_out(self.root, ref.path):
             raise RunError(
                 f"there is no run '{run_id}' in '{self.root}'; it may have been moved or removed, or hold a link that "
                 "leads out of this folder, or what is neither file nor folder"
             )
-        return self._labelled([place])[0]
+        return self._labelled([ref])[0]
 
     def name_of(self, path: Path) -> str:
         """Return how people call a folder below this one, or this one."""
@@ -122,14 +124,14 @@ class Folder:
         return path if path.is_file() and path.resolve().is_relative_to(self.root) else None
 
 
-def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tuple[Path, Literal["run", "log"]]]:
-    """Yield what a folder and those below it hold."""
+def _find_runs(root: Path, folder: Path, depth: int, files_left: list[int]) -> Iterator[tuple[Path, RunKind]]:
+    """Yield the runs and logs of a folder and of those below it, while ``files_left[0]`` lasts."""
     try:
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
     except OSError:
         return  # a folder that cannot be read holds nothing to show
-    left[0] -= len(entries)
+    files_left[0] -= len(entries)
     if is_run_folder(folder):
         if not _leads_out(root, folder):
             yield folder, "run"
@@ -148,13 +150,13 @@ def _below(root: Path, folder: Path, depth: int, left: list[int]) -> Iterator[tu
     for entry in entries:
         if entry.name.startswith(".") or entry.name in passed_over or not entry.is_dir(follow_symlinks=False):
             continue
-        if depth < MAX_DEPTH and left[0] > 0:
-            yield from _below(root, Path(entry.path), depth + 1, left)
+        if depth < MAX_DEPTH and files_left[0] > 0:
+            yield from _find_runs(root, Path(entry.path), depth + 1, files_left)
 
 
 @lru_cache(maxsize=4096)
 def _logs(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[tuple[Path, Kind], ...]:
-    """Return the logs of a folder; its files' names, sizes and times tell whether it has to be looked at again."""
+    # Names, sizes and times of the files are a part of the cache's key: a folder that has changed is sniffed again.
     named = (name for name, size, _ in files if 0 < size <= MAX_LOG_BYTES and not name.startswith(".") and name != FILE)
     paths = [folder / name for name in named]
     try:
@@ -171,25 +173,25 @@ def _leads_out(root: Path, path: Path) -> bool:
         return True
     if not path.is_dir():
         return _is_special(path)
-    waiting = [path]
-    while waiting:
-        inner = waiting.pop()
+    stack = [path]
+    while stack:
+        folder = stack.pop()
         try:
-            changed = inner.stat().st_mtime_ns
+            changed = folder.stat().st_mtime_ns
             # The clock of files may stand still for some milliseconds, in which a link can be made.
-            look = _inside.__wrapped__ if time.time_ns() - changed < SETTLED_NS else _inside
-            links, folders = look(inner, changed)
+            list_folder = _scan.__wrapped__ if time.time_ns() - changed < SETTLED_NS else _scan
+            links, folders = list_folder(folder, changed)
         except OSError:
             return True
         if any(not link.resolve().is_relative_to(root) or _is_special(link) for link in links):
             return True
-        waiting += folders
+        stack += folders
     return False
 
 
 @lru_cache(maxsize=1 << 14)
-def _inside(folder: Path, changed: int) -> tuple[list[Path], list[Path]]:
-    """Return what is neither file nor folder in a folder, and the folders; the last change tells when to look again."""
+def _scan(folder: Path, changed: int) -> tuple[list[Path], list[Path]]:
+    """Return what is neither file nor folder in a folder, and the folders."""
     with os.scandir(folder) as listing:
         entries = list(listing)
     folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -210,7 +212,7 @@ def id_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Written:
+class SavedLabels:
     """All that was written: labels by the path of the run, the columns of the table; None for those it has at first."""
 
     runs: Mapping[str, Label] = field(default_factory=dict)
@@ -223,14 +225,14 @@ class Labels:
 
     def __init__(self, root: Path):
         self._file = root / FILE
-        self._alone = Lock()
+        self._lock = Lock()
 
-    def read(self) -> Written:
+    def read(self) -> SavedLabels:
         """Return what the file holds; of a file that cannot be read nothing, and why."""
         try:
             return self._read()
         except SteadyError as error:
-            return Written(problem=str(error))
+            return SavedLabels(problem=str(error))
 
     def change(self, names: Sequence[str], **fields: Any) -> None:
         """Change some fields of the labels of runs.
@@ -243,21 +245,21 @@ class Labels:
             RunError: The file is damaged, and would be lost.
             AccessError: It cannot be written.
         """
-        with self._alone:
-            written = self._read()
-            runs = {**written.runs, **{name: _changed(written.runs.get(name, Label()), fields) for name in names}}
-            self._write(replace(written, runs={name: label for name, label in runs.items() if label != Label()}))
+        with self._lock:
+            saved = self._read()
+            runs = {**saved.runs, **{name: _changed(saved.runs.get(name, Label()), fields) for name in names}}
+            self._write(replace(saved, runs={name: label for name, label in runs.items() if label != Label()}))
 
     def choose(self, columns: Sequence[str] | None) -> None:
         """Keep the columns of the table; None for those it has at first. Errors as of ``change``."""
-        with self._alone:
+        with self._lock:
             chosen = None if columns is None else tuple(dict.fromkeys(columns))[:MOST_COLUMNS]
             self._write(replace(self._read(), columns=chosen))
 
-    def _read(self) -> Written:
+    def _read(self) -> SavedLabels:
         self._refuse_links()
         if not self._file.exists():
-            return Written()
+            return SavedLabels()
         if self._file.stat().st_size > MOST_BYTES:
             raise RunError(f"'{FILE}' has more than {MOST_BYTES >> 20} MiB; remove it or restore a smaller one")
         record = read_json(self._file)
@@ -265,17 +267,17 @@ class Labels:
         if not isinstance(runs, Mapping) or not isinstance(columns, list | None):
             raise RunError(f"'{FILE}' is damaged: 'runs' is no table or 'columns' is no list; restore or remove it")
         labels = {name: _changed(Label(), label) for name, label in runs.items() if isinstance(label, Mapping)}
-        return Written(labels, None if columns is None else tuple(map(str, columns[:MOST_COLUMNS])))
+        return SavedLabels(labels, None if columns is None else tuple(map(str, columns[:MOST_COLUMNS])))
 
-    def _write(self, written: Written) -> None:
+    def _write(self, saved: SavedLabels) -> None:
         self._refuse_links()
         runs = {
-            name: {key: value for key, value in asdict(label).items() if value} for name, label in written.runs.items()
+            name: {key: value for key, value in asdict(label).items() if value} for name, label in saved.runs.items()
         }
-        write_json(self._file, {"runs": runs, "columns": None if written.columns is None else list(written.columns)})
+        write_json(self._file, {"runs": runs, "columns": None if saved.columns is None else list(saved.columns)})
 
     def _refuse_links(self) -> None:
-        """Refuse links, which a folder from elsewhere may hold so that another file is written."""
+        # A folder from elsewhere may hold a link here, so that another file would be written.
         for path in (self._file, self._file.with_name(f"{FILE}.part")):
             if path.is_symlink() or (path.exists() and not path.is_file()):
                 raise AccessError(
@@ -285,7 +287,7 @@ class Labels:
 
 def _changed(label: Label, fields: Mapping[str, Any]) -> Label:
     """Return a label with other fields, each as long as it may be."""
-    texts = {name: _text(fields[name], most) for name, most in LONGEST.items() if name in fields}
+    texts = {name: _text(fields[name], limit) for name, limit in LONGEST.items() if name in fields}
     tags = _tags(fields["tags"]) if "tags" in fields else label.tags
     tags = tuple(tag for tag in tags if tag not in _tags(fields.get("remove_tags", ())))
     tags = tuple(dict.fromkeys((*tags, *_tags(fields.get("add_tags", ())))))[:MOST_TAGS]
@@ -293,12 +295,12 @@ def _changed(label: Label, fields: Mapping[str, Any]) -> Label:
     return replace(label, **texts, tags=tags, hidden=hidden is True)
 
 
-def _text(value: Any, most: int) -> str:
-    return " ".join(value.split())[:most] if isinstance(value, str) else ""
+def _text(value: Any, limit: int) -> str:
+    return " ".join(value.split())[:limit] if isinstance(value, str) else ""
 
 
 def _tags(value: Any) -> tuple[str, ...]:
     """Return tags from a list, or from a text with commas."""
-    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
-    texts = (_text(part, LONGEST_TAG) for part in parts)
+    tags = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    texts = (_text(part, LONGEST_TAG) for part in tags)
     return tuple(dict.fromkeys(text for text in texts if text))[:MOST_TAGS]

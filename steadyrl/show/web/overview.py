@@ -20,7 +20,7 @@ from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import RunDir, is_step, json_object, read_json, stamp
 from steadyrl.core.types import Finding
 from steadyrl.doctor.causes import SEVERITIES
-from steadyrl.show.web.folder import Place
+from steadyrl.show.web.folder import RunRef
 
 TAIL_BYTES = 1 << 16
 MOST_TAIL_BYTES = 1 << 22  # a line may be long
@@ -43,7 +43,7 @@ class HeldOut:
 class Row:
     """What the table says of a run; None and "" are unknown."""
 
-    place: Place
+    ref: RunRef
     status: str = "log"
     """"running", "finished", "interrupted", "failed", "killed", or "log" for another trainer's."""
     task: str = ""
@@ -70,30 +70,28 @@ class Row:
     """Why the run cannot be read."""
 
 
-def row(place: Place) -> Row:
+def row(ref: RunRef) -> Row:
     """Return the row of a run."""
-    if place.kind == "log":
-        return Row(place, time=place.path.stat().st_mtime if place.path.exists() else None)
-    run = RunDir(place.path)
+    if ref.kind == "log":
+        return Row(ref, time=ref.path.stat().st_mtime if ref.path.exists() else None)
+    run = RunDir(ref.path)
     try:
-        known_part = _read(place, tuple(map(stamp, _files(place.path))))
+        last_row = _read_row(ref, tuple(map(stamp, _row_files(ref.path))))
     except (RunError, OSError) as error:
-        return Row(place, "unreadable", problem=str(error))
-    return replace(known_part, seconds_left=None) if known_part.status != "running" else _alive(known_part, run)
+        return Row(ref, "unreadable", problem=str(error))
+    return replace(last_row, seconds_left=None) if last_row.status != "running" else _with_liveness(last_row, run)
 
 
 @lru_cache(maxsize=4096)
-def _files(path: Path) -> tuple[str, ...]:
-    """Return the files that the row of a run is made of: to make their names takes longer than to ask for them."""
-    run = RunDir(path)
+def _row_files(path: Path) -> tuple[str, ...]:
+    run = RunDir(path)  # cached, for making these names takes longer than looking at the files
     files = (run.metrics_file, run.info_file, run.resolved_file, run.findings_file, run.report_folder / "summary.json")
     return tuple(map(str, files))
 
 
 @lru_cache(maxsize=4096)
-def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
-    """Read what the row of a run needs; the stamps of its files tell whether they have to be read again."""
-    run = RunDir(place.path)
+def _read_row(ref: RunRef, stamps: tuple[tuple[int, int], ...]) -> Row:
+    run = RunDir(ref.path)  # read again when the stamps of its files, a part of the cache's key, have changed
     info = run.info()
     settings = run.resolved() if run.resolved_file.is_file() else {}
     records = last_records(run.metrics_file, RECENT)
@@ -105,14 +103,14 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
     steps = settings.get("run", {}).get("steps")
     step = last.get("step")
     return Row(
-        place=place,
+        ref=ref,
         status=str(info.get("status") or "unknown"),
         task=short_name(info.get("task")),
         algorithm=short_name(info.get("algorithm")),
         model=str(info.get("model") or ""),
         step=step + 1 if isinstance(step, int) else None,
         steps=steps if isinstance(steps, int) else None,
-        seconds_left=_left(records, steps),
+        seconds_left=_seconds_left(records, steps),
         reward=finite_number(last.get("reward/mean")),
         heldout=_heldout(info, summary, last),
         finding=finding,
@@ -123,38 +121,39 @@ def _read(place: Place, stamps: tuple[tuple[int, int], ...]) -> Row:
     )
 
 
-def _alive(run_row: Row, run: RunDir) -> Row:
+def _with_liveness(run_row: Row, run: RunDir) -> Row:
     """Return a row whose run is called killed where its process is gone."""
     process = run.info().get("process") or {}
-    here = process.get("node") == platform.node() and isinstance(process.get("id"), int)
-    if here:
+    same_machine = process.get("node") == platform.node() and isinstance(process.get("id"), int)
+    if same_machine:
+        # Where a system has no /proc the run counts as alive.
         alive = Path(f"/proc/{process['id']}").exists() or not Path("/proc").exists()
     else:
         alive = run_row.time is not None and time.time() - run_row.time < _SILENT_S
-    return run_row if alive else replace(run_row, status="killed" if here else "silent", seconds_left=None)
+    return run_row if alive else replace(run_row, status="killed" if same_machine else "silent", seconds_left=None)
 
 
 def last_records(path: Path, count: int) -> list[dict[str, Any]]:
     """Return the last records of a file of JSON lines, oldest first; only the end of the file is read."""
-    wanted = TAIL_BYTES
+    n_bytes = TAIL_BYTES
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             while True:
-                file.seek(max(0, size - wanted))
-                lines = file.read(wanted).split(b"\n")
-                complete_lines = lines if wanted >= size else lines[1:]
+                file.seek(max(0, size - n_bytes))
+                lines = file.read(n_bytes).split(b"\n")
+                complete_lines = lines if n_bytes >= size else lines[1:]
                 # A torn line is still being written.
                 parsed = map(json_object, complete_lines[-count - 1 :])
                 records = [record for record in parsed if record is not None]
-                if records or wanted >= min(size, MOST_TAIL_BYTES):
+                if records or n_bytes >= min(size, MOST_TAIL_BYTES):
                     return records[-count:]
-                wanted *= 8
+                n_bytes *= 8
     except FileNotFoundError:
         return []
 
 
-def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
+def _seconds_left(records: list[dict[str, Any]], steps: Any) -> float | None:
     pairs = [(record.get("step"), finite_number(record.get("time"))) for record in records]
     times = [(step, time) for step, time in pairs if type(step) is int and time is not None]
     if len(times) < 2 or not isinstance(steps, int) or times[-1][0] <= times[0][0]:
@@ -165,12 +164,12 @@ def _left(records: list[dict[str, Any]], steps: Any) -> float | None:
 
 
 def _findings(run: RunDir, doctor: Mapping[str, Any]) -> list[Finding]:
-    """Return the findings of a run: of a finished one those of its report, for it takes long to examine hundreds."""
+    # Of a finished run those of its report: it would take long to examine hundreds of runs.
     lines = doctor.get("findings")
     if isinstance(lines, list):
         findings = (read_finding(line) for line in lines if isinstance(line, Mapping))
         return [finding for finding in findings if finding is not None]
-    return standing(events(run.findings()))
+    return open_findings(events(run.findings()))
 
 
 def _word(value: Any) -> str:
@@ -204,7 +203,7 @@ class Event:
 
 def read_finding(line: Mapping[str, Any]) -> Finding | None:
     """Return the finding of a line, or None if it is none."""
-    severity, since = line.get("severity"), line.get("since_step")
+    severity, start = line.get("severity"), line.get("since_step")
     if severity not in SEVERITIES:
         return None
     check, cause, message, remedy, source, follows = (
@@ -215,7 +214,7 @@ def read_finding(line: Mapping[str, Any]) -> Finding | None:
         tuple(text for text in texts if isinstance(text, str)) if isinstance(texts := line.get(name), list) else ()
         for name in ("evidence", "overrides")
     )
-    since_step = since if is_step(since) else None
+    since_step = start if is_step(start) else None
     return Finding(check, severity, since_step, cause, message, evidence, remedy, overrides, source, follows)
 
 
@@ -228,12 +227,12 @@ def events(lines: Iterable[Mapping[str, Any]]) -> list[Event]:
     ]
 
 
-def standing(raised: Iterable[Event]) -> list[Finding]:
+def open_findings(raised: Iterable[Event]) -> list[Finding]:
     """Return the findings that were raised and not cleared since, the worst first."""
-    standing: dict[tuple[str, str], Finding] = {}
+    by_name: dict[tuple[str, str], Finding] = {}
     for event in raised:
         name = event.finding.check, event.finding.cause
-        standing.pop(name, None)
+        by_name.pop(name, None)
         if not event.cleared:
-            standing[name] = event.finding
-    return sorted(standing.values(), key=lambda finding: SEVERITIES.index(finding.severity))
+            by_name[name] = event.finding
+    return sorted(by_name.values(), key=lambda finding: SEVERITIES.index(finding.severity))

@@ -37,7 +37,7 @@ FAILURES = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class RolloutRow:
     """A rollout of a file, without its texts."""
 
     number: int
@@ -61,20 +61,20 @@ class Rollouts:
         path = self._folder.file(run.rollouts_file(step))
         return path if path and path.stat().st_size <= MOST_BYTES else None
 
-    def entries(self, path: Path) -> list[Entry]:
+    def rows(self, path: Path) -> list[RolloutRow]:
         """Return all rollouts of a file, in its order."""
-        return _entries(path, stamp(path))
+        return _rows(path, stamp(path))
 
-    def records(self, path: Path, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    def records(self, path: Path, rows: Sequence[RolloutRow]) -> list[dict[str, Any]]:
         """Return the whole records of some entries of a file."""
         records = []
         with path.open("rb") as file:
-            for entry in entries:
-                file.seek(entry.offset)
+            for row in rows:
+                file.seek(row.offset)
                 records.append(json_object(file.readline(MOST_CHARACTERS)) or {})
         return records
 
-    def choose(self, path: Path, query: Mapping[str, str]) -> list[Entry]:
+    def choose(self, path: Path, query: Mapping[str, str]) -> list[RolloutRow]:
         """Return the entries of a file that fit, in the order wanted.
 
         Args:
@@ -83,17 +83,17 @@ class Rollouts:
                 end of a call of that tool, ``FAILED`` or ``WELL``), "q" (words in its texts) and "order", one of
                 ``ORDERS``.
         """
-        entries = self.entries(path)
-        least, most = _bound(query.get("least")), _bound(query.get("most"))
+        rows = self.rows(path)
+        low, high = _bound(query.get("least")), _bound(query.get("most"))
         problem, stop = query.get("problem", ""), query.get("stop", "")
-        fitting = [
-            entry
-            for entry in entries
-            if problem in ("", entry.problem)
-            and (stop in ("", entry.stop) or (stop == "unscored" and entry.unscored))
-            and (least is None or (entry.reward is not None and entry.reward >= least))
-            and (most is None or (entry.reward is not None and entry.reward <= most))
-            and _calls_fit(entry.calls, query.get("tool", ""), query.get("error", ""))
+        matches = [
+            row
+            for row in rows
+            if problem in ("", row.problem)
+            and (stop in ("", row.stop) or (stop == "unscored" and row.unscored))
+            and (low is None or (row.reward is not None and row.reward >= low))
+            and (high is None or (row.reward is not None and row.reward <= high))
+            and _calls_fit(row.calls, query.get("tool", ""), query.get("error", ""))
         ]
         words = query.get("q", "").lower().split()
         if words:
@@ -101,24 +101,24 @@ class Rollouts:
             records = (record for *_, record in appended(path) if record)
             texts = (" ".join(str(record.get(name, "")) for name in names).lower() for record in records)
             numbers = {number for number, text in enumerate(texts) if all(word in text for word in words)}
-            fitting = [entry for entry in fitting if entry.number in numbers]
+            matches = [row for row in matches if row.number in numbers]
         order = query.get("order", "worst")
         if order in ("worst", "best"):
-            scored = [entry for entry in fitting if entry.reward is not None]
-            scored.sort(key=lambda entry: entry.reward or 0.0, reverse=order == "best")
-            return scored + [entry for entry in fitting if entry.reward is None]
+            scored = [row for row in matches if row.reward is not None]
+            scored.sort(key=lambda row: row.reward or 0.0, reverse=order == "best")
+            return scored + [row for row in matches if row.reward is None]
         if order in ("longest", "shortest"):
-            return sorted(fitting, key=lambda entry: entry.tokens, reverse=order == "longest")
-        return fitting
+            return sorted(matches, key=lambda row: row.tokens, reverse=order == "longest")
+        return matches
 
-    def of_problem(self, run: RunDir, steps: Sequence[int], problem: str) -> list[tuple[int, list[Entry]]]:
+    def of_problem(self, run: RunDir, steps: Sequence[int], problem: str) -> list[tuple[int, list[RolloutRow]]]:
         """Return a problem's rollouts over the steps, oldest first; at most ``MOST_STEPS`` steps, the newest."""
         by_step = []
         for step in reversed(steps):
             path = self.file(run, step)
-            entries = [entry for entry in self.entries(path) if entry.problem == problem] if path else []
-            if entries:
-                by_step.append((step, entries))
+            rows = [row for row in self.rows(path) if row.problem == problem] if path else []
+            if rows:
+                by_step.append((step, rows))
             if len(by_step) == MOST_STEPS:
                 break
         return by_step[::-1]
@@ -132,11 +132,11 @@ class Rollouts:
 
 
 @lru_cache(maxsize=KEPT_FILES)
-def _entries(path: Path, written: tuple[int, int]) -> list[Entry]:
-    """Return the rollouts of a file; its stamp tells whether they have to be read again."""
+def _rows(path: Path, written: tuple[int, int]) -> list[RolloutRow]:
+    # The stamp is a part of the cache's key: a file that has grown is read again.
     lines = enumerate(line for line in islice(appended(path), MOST_ROLLOUTS) if line[-1])
     return [
-        Entry(
+        RolloutRow(
             number=number,
             offset=offset,
             problem=str(record.get("problem", "")),
@@ -161,9 +161,9 @@ def _calls_fit(calls: frozenset[tuple[str, str]], tool: str, error: str) -> bool
     return bool(ends - {"ok"}) if error == FAILED else error in ends
 
 
-def call_filters(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
+def call_filters(rows: Sequence[RolloutRow]) -> dict[str, list[tuple[str, str]]]:
     """Return the choices of tools and of errors, each with its words; none where no tool was called."""
-    calls = frozenset[tuple[str, str]]().union(*(entry.calls for entry in entries))
+    calls = frozenset[tuple[str, str]]().union(*(row.calls for row in rows))
     if not calls:
         return {"tools": [], "errors": []}
     # A policy may make up any name, and those stand under the errors.
@@ -203,15 +203,15 @@ def episode(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def opening(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what the policy read before its first turn as messages with a role and a text."""
-    messages = [message for message in _list(record.get("messages")) if isinstance(message, dict)]
-    shown = [_message(str(message.get("role", "")), message.get("content"), message) for message in messages]
-    if not shown and record.get("prompt"):
-        shown = [_message("problem" if record.get("turns") else "", record["prompt"])]
+    messages = [m for m in _list(record.get("messages")) if isinstance(m, dict)]
+    prompt_messages = [_message(str(m.get("role", "")), m.get("content"), m) for m in messages]
+    if not prompt_messages and record.get("prompt"):
+        prompt_messages = [_message("problem" if record.get("turns") else "", record["prompt"])]
     first = str(next(iter(_list(record.get("seen"))), ""))
-    texts = "\n".join(message["text"] for message in shown)
+    texts = "\n".join(message["text"] for message in prompt_messages)
     if texts and texts in first:  # the environment's own opening holds the problem
-        return shown if texts == first else [_message("environment", first)]
-    return [*shown, _message("environment", first)] if first else shown
+        return prompt_messages if texts == first else [_message("environment", first)]
+    return [*prompt_messages, _message("environment", first)] if first else prompt_messages
 
 
 def turn_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -220,20 +220,21 @@ def turn_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     A message of the policy has a "turn" counted from 1, the "reward" of the turn (None where it has none), "calls"
     with a line, a result, "failed" (words, or "") and "seconds", and the "seconds" of all.
     """
-    seen, calls, rewards = _list(record.get("seen")), recorded_calls(record), _list(record.get("turn_rewards"))
+    observations, rewards = (_list(record.get(name)) for name in ("seen", "turn_rewards"))
+    calls = recorded_calls(record)
     messages: list[dict[str, Any]] = []
-    for at, text in enumerate(_list(record.get("turns"))):
-        of_turn = calls[at] if at < len(calls) else []
+    for i, text in enumerate(_list(record.get("turns"))):
+        of_turn = calls[i] if i < len(calls) else []
         messages.append(
             {
                 **_message("policy", text),
-                "turn": at + 1,
-                "reward": finite_number(rewards[at]) if at < len(rewards) else None,
+                "turn": i + 1,
+                "reward": finite_number(rewards[i]) if i < len(rewards) else None,
                 "calls": [_call(call) for call in of_turn],
                 "seconds": sum(finite_number(call.get("seconds")) or 0.0 for call in of_turn),
             }
         )
-        answer = _beside_results(str(seen[at + 1]), of_turn) if at + 1 < len(seen) else ""
+        answer = _beside_results(str(observations[i + 1]), of_turn) if i + 1 < len(observations) else ""
         messages += [_message("environment", answer)] if answer else []
     return messages
 
@@ -257,15 +258,15 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _beside_results(seen: str, calls: Sequence[Mapping[str, Any]]) -> str:
+def _beside_results(observation: str, calls: Sequence[Mapping[str, Any]]) -> str:
     """Return what the policy read behind a turn beside the results of its calls, which stand at the calls.
 
     A result that was cut before the policy read it is shown here as well, as it was read.
     """
     results = "\n".join(str(call.get("result", "")) for call in calls)
-    if results.startswith(seen):  # the record of what was read ends within the results
+    if results.startswith(observation):  # the record of what was read ends within the results
         return ""
-    return seen[len(results) :].removeprefix("\n") if seen.startswith(results) else seen
+    return observation[len(results) :].removeprefix("\n") if observation.startswith(results) else observation
 
 
 def _name(call: Mapping[str, Any]) -> str:

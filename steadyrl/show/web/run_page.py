@@ -24,8 +24,8 @@ from steadyrl.show.report.rows import describe_action, memory, settings_view
 from steadyrl.show.report.topics import overview, panels, topic_of
 from steadyrl.show.web.columns import Curves, Shelf
 from steadyrl.show.web.diagnosis import Diagnoses, log_names, log_panels, log_pins
-from steadyrl.show.web.folder import Place
-from steadyrl.show.web.overview import Event, Row, events, row, standing
+from steadyrl.show.web.folder import RunRef
+from steadyrl.show.web.overview import Event, Row, events, open_findings, row
 
 MOST_EVENTS = 300  # of findings and actions on one page, the newest
 DIGITS = 6  # of a number that is drawn
@@ -33,19 +33,19 @@ OTHERS_KEPT_S = 60.0  # that what was read of other runs counts for a forecast
 _TABS = (("Curves", ""), ("Rollouts", "/rollouts"), ("Doctor", "/doctor"), ("Report", "/report"))
 
 
-def head_view(place: Place) -> dict[str, Any]:
+def head_view(ref: RunRef) -> dict[str, Any]:
     """Return what the head of all pages of a run shows."""
-    run_row = row(place)
-    run = RunDir(place.path)
-    info = run.info() if place.kind == "run" and not run_row.problem else {}
-    tabs = _TABS if place.kind == "run" else tuple(tab for tab in _TABS if tab[0] in ("Curves", "Doctor"))
+    run_row = row(ref)
+    run = RunDir(ref.path)
+    info = run.info() if ref.kind == "run" and not run_row.problem else {}
+    tabs = _TABS if ref.kind == "run" else tuple(tab for tab in _TABS if tab[0] in ("Curves", "Doctor"))
     return {
         "section": "run",
         "run": {
-            "id": place.id,
-            "name": place.title,
-            "path": place.name,
-            "label": place.label,
+            "id": ref.id,
+            "name": ref.title,
+            "path": ref.name,
+            "label": ref.label,
             "row": run_row,
             "tabs": tabs,
             "share": run_row.step / run_row.steps if run_row.step is not None and run_row.steps else None,
@@ -57,25 +57,25 @@ def head_view(place: Place) -> dict[str, Any]:
     }
 
 
-def live_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
+def live_view(ref: RunRef, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the part of a run's page shows that changes while the run goes on."""
-    run, head = RunDir(place.path), head_view(place)
+    run, head = RunDir(ref.path), head_view(ref)
     run_row: Row = head["run"]["row"]
     forecast = forecast_of(run, shelf) if run_row.status == "running" else ""
-    happened = what_happened(run)
-    diagnosis = ended_diagnosis(place, run_row, diagnoses)
+    timeline = run_events(run)
+    diagnosis = ended_diagnosis(ref, run_row, diagnoses)
     if diagnosis is not None:  # what was raised meanwhile may be stale, or missing in a short run
-        happened = {**happened, "standing": tree(diagnosis.findings)}
-    verdict = verdict_view(run_row, diagnosis, happened["standing"])
-    return {**head, **happened, "recorded": recorded_steps(run), "forecast": forecast, "verdict": verdict}
+        timeline = {**timeline, "standing": tree(diagnosis.findings)}
+    verdict = verdict_view(run_row, diagnosis, timeline["standing"])
+    return {**head, **timeline, "recorded": recorded_steps(run), "forecast": forecast, "verdict": verdict}
 
 
-def ended_diagnosis(place: Place, run_row: Row, diagnoses: Diagnoses) -> Diagnosis | None:
+def ended_diagnosis(ref: RunRef, run_row: Row, diagnoses: Diagnoses) -> Diagnosis | None:
     """Return the diagnosis of a run that has ended, as `steadyrl doctor` gives it; None of one that has no step."""
     if run_row.status == "running" or run_row.problem:
         return None
     try:
-        return diagnoses.of(place)[0]
+        return diagnoses.get(ref)[0]
     except RunError:  # it ended before its first step, or it is too long: its Doctor page says so
         return None
 
@@ -112,7 +112,7 @@ def forecast_of(run: RunDir, shelf: Shelf) -> str:
 
 @lru_cache(maxsize=64)
 def _forecast(path: Path, name: str, steps: bytes, values: bytes, when: tuple[int, float]) -> str:
-    """Return the forecast from a curve; ``when`` tells how old what it has read of other runs may be."""
+    # ``when`` is a part of the cache's key alone: it limits how old what was read of the other runs may be.
     run = RunDir(path)
     curve = curve_of(run, name, np.frombuffer(steps, np.int64).astype(np.float64), np.frombuffer(values))
     finished_runs = finished_beside(run, note=lambda line: None)  # a damaged run's own page says so
@@ -125,38 +125,38 @@ def _widths(path: Path, metric: str, finished_paths: tuple[Path, ...]) -> list[f
     return widths_on([RunDir(finished) for finished in finished_paths], RunDir(path), metric)
 
 
-def run_view(place: Place, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
+def run_view(ref: RunRef, shelf: Shelf, diagnoses: Diagnoses) -> dict[str, Any]:
     """Return what the first page of a run shows."""
-    run = RunDir(place.path)
+    run = RunDir(ref.path)
     curves = whole_curves(run, shelf)
-    live = live_view(place, shelf, diagnoses)
+    live = live_view(ref, shelf, diagnoses)
     score = f"heldout/{run.info().get('metric') or 'reward'}" if not live["run"]["row"].problem else ""
     first = overview([{name: name for name in curves.lines}], score)
-    shown = {name for panel in first for name, _ in panel.metrics}
+    in_overview = {name for panel in first for name, _ in panel.metrics}
     readable = run.resolved_file.is_file() and not live["run"]["row"].problem
     return {
         **live,
         "overview": first,
-        "topics": panels(name for name in curves.lines if name not in shown),
-        "source": source(place, live["run"]["name"]),
+        "topics": panels(name for name in curves.lines if name not in in_overview),
+        "source": source(ref, live["run"]["name"]),
         "numbers": _numbers(curves),
         "checkpoints": run.checkpoints(),
         "settings": settings_view(run.resolved()) if readable else [],
     }
 
 
-def log_view(place: Place, diagnosis: Diagnosis) -> dict[str, Any]:
+def log_view(ref: RunRef, diagnosis: Diagnosis) -> dict[str, Any]:
     """Return what the first page of another trainer's log shows of one of its runs."""
     first = overview([log_names(diagnosis)])
-    shown = {name for panel in first for name, _ in panel.metrics}
+    in_overview = {name for panel in first for name, _ in panel.metrics}
     placed = tree(diagnosis.findings)
     topics = {
-        topic: [panel for panel in topic_panels if panel.metrics[0][0] not in shown]
+        topic: [panel for panel in topic_panels if panel.metrics[0][0] not in in_overview]
         for topic, topic_panels in log_panels(diagnosis).items()
     }
     return {
         "log": diagnosis.run.facts,
-        "verdict": verdict_view(row(place), diagnosis, placed),
+        "verdict": verdict_view(row(ref), diagnosis, placed),
         "standing": placed,
         "events": [],
         "overview": first,
@@ -164,30 +164,30 @@ def log_view(place: Place, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def source(place: Place, name: str) -> dict[str, str]:
+def source(ref: RunRef, name: str) -> dict[str, str]:
     """Return what the script that draws curves needs of a run: its name, and where its curves and rollouts are."""
-    recorded = place.kind == "run" and bool(recorded_steps(RunDir(place.path)))
-    address = f"/run/{place.id}"
+    recorded = ref.kind == "run" and bool(recorded_steps(RunDir(ref.path)))
+    address = f"/run/{ref.id}"
     return {"url": f"{address}/curves", "name": name, "rollouts": f"{address}/rollouts" if recorded else ""}
 
 
-def what_happened(run: RunDir) -> dict[str, Any]:
+def run_events(run: RunDir) -> dict[str, Any]:
     """Return the findings that hold, and everything that happened in a run with its step, the newest first."""
-    return _happened(run.path, stamp(run.findings_file), stamp(run.actions_file))
+    return _read_events(run.path, stamp(run.findings_file), stamp(run.actions_file))
 
 
 @lru_cache(maxsize=32)
-def _happened(path: Path, *stamps: tuple[int, int]) -> dict[str, Any]:
-    """Return what happened; the stamps of the two files tell whether they have to be read again."""
+def _read_events(path: Path, *stamps: tuple[int, int]) -> dict[str, Any]:
+    # The stamps of the two files are a part of the cache's key, so that they are read again when they have changed.
     run = RunDir(path)
     raised = events(run.findings())
-    happened = [*map(_raised, raised), *map(_acted, run.actions())]
-    happened.sort(key=lambda event: event["step"])
+    timeline = [*map(_finding_event, raised), *map(_action_event, run.actions())]
+    timeline.sort(key=lambda event: event["step"])
     return {
-        "standing": [Placed(0, finding) for finding in standing(raised)],
-        "events": happened[::-1][:MOST_EVENTS],
-        "left_out": max(0, len(happened) - MOST_EVENTS),
-        "pins": _pins(happened),
+        "standing": [Placed(0, finding) for finding in open_findings(raised)],
+        "events": timeline[::-1][:MOST_EVENTS],
+        "left_out": max(0, len(timeline) - MOST_EVENTS),
+        "pins": _pins(timeline),
     }
 
 
@@ -219,17 +219,18 @@ def score_ends(run: RunDir) -> tuple[str, float, float] | None:
     return None if before is None or after is None else (f"heldout/{info.get('metric')}", before, after)
 
 
-def run_pins(place: Place, diagnoses: Diagnoses) -> list[dict[str, Any]]:
+def run_pins(ref: RunRef, diagnoses: Diagnoses) -> list[dict[str, Any]]:
     """Return the findings and actions that a board draws; of a run that has ended, the findings of its diagnosis."""
-    run = RunDir(place.path)
-    diagnosis = ended_diagnosis(place, row(place), diagnoses)
+    run = RunDir(ref.path)
+    diagnosis = ended_diagnosis(ref, row(ref), diagnoses)
     if diagnosis is None:
-        pins: list[dict[str, Any]] = what_happened(run)["pins"]
+        pins: list[dict[str, Any]] = run_events(run)["pins"]
         return pins
-    return sorted([*log_pins(diagnosis), *_pins([_acted(line) for line in run.actions()])], key=lambda pin: pin["step"])
+    actions = _pins([_action_event(line) for line in run.actions()])
+    return sorted([*log_pins(diagnosis), *actions], key=lambda pin: pin["step"])
 
 
-def _raised(event: Event) -> dict[str, Any]:
+def _finding_event(event: Event) -> dict[str, Any]:
     finding, cleared = event.finding, event.cleared
     return {
         "step": event.step if cleared or finding.since_step is None else finding.since_step,
@@ -240,7 +241,7 @@ def _raised(event: Event) -> dict[str, Any]:
     }
 
 
-def _acted(line: Mapping[str, Any]) -> dict[str, Any]:
+def _action_event(line: Mapping[str, Any]) -> dict[str, Any]:
     text = describe_action(line)
     return {"step": line["step"], "kind": "action", "title": f"autopilot: {text}", "check": "autopilot", "text": text}
 
@@ -252,7 +253,7 @@ def recorded_steps(run: RunDir) -> list[int]:
 
 
 def _numbers(curves: Curves) -> Table:
-    """Return the numbers of a run by topic: for readers without scripts, and for those who want digits."""
+    # For readers without scripts, and for those who want digits.
     by_topic: dict[str, list[Sequence[Text]]] = {}
     for name, (mean, low, high) in curves.lines.items():
         measured = np.flatnonzero(np.isfinite(mean))
@@ -269,10 +270,10 @@ def curves_json(curves: Curves) -> dict[str, Any]:
     return {
         "steps": curves.steps.tolist(),
         "lines": {
-            name: [_plain(line) for line in ((lines[0],) if curves.single else lines)]
+            name: [_json_values(line) for line in ((lines[0],) if curves.single else lines)]
             for name, lines in curves.lines.items()
         },
-        "axes": {name: _plain(values) for name, values in curves.axes.items()},
+        "axes": {name: _json_values(values) for name, values in curves.axes.items()},
         "single": curves.single,
         "complete": curves.complete,
         "rows": curves.rows,
@@ -281,7 +282,7 @@ def curves_json(curves: Curves) -> dict[str, Any]:
     }
 
 
-def _plain(values: np.ndarray) -> list[float | None]:
+def _json_values(values: np.ndarray) -> list[float | None]:
     return [
         float(f"{value:.{DIGITS}g}") if finite else None
         for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True)

@@ -30,12 +30,12 @@ class Column:
     key: Callable[[Row], Any]  # what a row is sorted by; None comes last both ways
 
 
-def _judged(row: Row) -> tuple[int, int] | None:
+def _verdict_rank(row: Row) -> tuple[int, int] | None:
     return (_VERDICTS.index(row.verdict), _CHANGES.index(row.change)) if row.verdict or row.change else None
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("verdict", "verdict", False, _judged),
+    Column("verdict", "verdict", False, _verdict_rank),
     Column("score", "heldout", True, lambda row: row.heldout and row.heldout.score),
     Column("reward", "reward", True, lambda row: row.reward),
     Column("leading finding", "finding", False, lambda row: row.finding and _SEVERITY.get(row.finding.severity)),
@@ -45,12 +45,12 @@ COLUMNS: tuple[Column, ...] = (
     Column("task", "task", False, lambda row: row.task or None),
     Column("algorithm", "algorithm", False, lambda row: row.algorithm or None),
     Column("model", "model", False, lambda row: row.model or None),
-    Column("group", "group", False, lambda row: row.place.label.group or None),
-    Column("tags", "tags", False, lambda row: ", ".join(row.place.label.tags) or None),
-    Column("note", "note", False, lambda row: row.place.label.note or None),
+    Column("group", "group", False, lambda row: row.ref.label.group or None),
+    Column("tags", "tags", False, lambda row: ", ".join(row.ref.label.tags) or None),
+    Column("note", "note", False, lambda row: row.ref.label.note or None),
     Column("last step", "time", True, lambda row: row.time),
 )
-_RUN = Column("run", "name", False, lambda row: row.place.title)
+_RUN = Column("run", "name", False, lambda row: row.ref.title)
 FIRST_COLUMNS = ("verdict", "heldout", "reward", "finding", "status", "step", "model", "time")
 FILTERS = ("status", "task", "algorithm")
 GROUPED = ("group", "task", "algorithm", "model", "status", "verdict")
@@ -60,30 +60,30 @@ MOST_OFFERED = 200  # metrics that can be columns
 
 def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) -> dict[str, Any]:
     """Return what the page shows."""
-    every = diagnoses.rows(folder)
-    written = folder.labels.read()
+    rows = diagnoses.rows(folder)
+    labels = folder.labels.read()
     selection = {"q": query.get("q", ""), "sort": query.get("sort", NEWEST_FIRST)}
     selection |= {name: query.get(name, "") for name in (*FILTERS, "tag", "by", "hidden")}
-    fitting = [row for row in every if _fits(row, selection)]
-    columns = _columns(FIRST_COLUMNS if written.columns is None else written.columns)
+    matching = [row for row in rows if _fits(row, selection)]
+    columns = _columns(FIRST_COLUMNS if labels.columns is None else labels.columns)
     by = selection["sort"].removeprefix("-")
     key = next((column.key for column in (*COLUMNS, *columns) if column.name == by), _RUN.key)
-    keyed = [row for row in fitting if key(row) is not None]
-    ordered = sorted(keyed, key=key, reverse=selection["sort"].startswith("-"))
-    ordered += [row for row in fitting if key(row) is None]
+    sortable = [row for row in matching if key(row) is not None]
+    ordered = sorted(sortable, key=key, reverse=selection["sort"].startswith("-"))
+    ordered += [row for row in matching if key(row) is None]
     page = max(1, min(whole_number(query.get("page"), 1), _pages(len(ordered))))
     first = (page - 1) * PER_PAGE
-    shown = ordered[first : first + PER_PAGE]
-    hidden = sum(row.place.label.hidden for row in every)
+    page_rows = ordered[first : first + PER_PAGE]
+    hidden = sum(row.ref.label.hidden for row in rows)
     # What can be a column, as (name, title): the table's own, and the metrics of the last steps.
-    metrics = sorted({name for row in shown for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
-    choices = {name: sorted({str(getattr(row, name)) for row in every} - {""}) for name in FILTERS}
+    metrics = sorted({name for row in page_rows for name in row.metrics} - {"step", "attempt", "time", "reward/mean"})
+    choices = {name: sorted({str(getattr(row, name)) for row in rows} - {""}) for name in FILTERS}
     return {
         "section": "runs",
         "root": folder.root.name,
-        "asked": selection,
+        "selection": selection,
         "filtered": any(selection[name] for name in ("q", *FILTERS, "tag", "hidden")),
-        "choices": choices | {"tag": sorted({tag for row in every for tag in row.place.label.tags})},
+        "choices": choices | {"tag": sorted({tag for row in rows for tag in row.ref.label.tags})},
         "grouped": GROUPED,
         "columns": columns,
         "headings": [_heading(column, selection) for column in (_RUN, *columns)],
@@ -93,13 +93,13 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
             "the last step's": [(name, name) for name in metrics[:MOST_OFFERED]],
         },
         "own_columns": [column.name for column in COLUMNS],
-        "rows": shown,
-        "groups": _groups(shown, selection["by"]),
-        "problem": written.problem,
+        "rows": page_rows,
+        "groups": _groups(page_rows, selection["by"]),
+        "problem": labels.problem,
         "hidden": hidden,
         "back": _address(selection, page).partition("?")[2],
         "show_hidden": _address({**selection, "hidden": "" if selection["hidden"] else "1"}, 1),
-        "all": len(every) - (0 if selection["hidden"] else hidden),
+        "all": len(rows) - (0 if selection["hidden"] else hidden),
         "total": len(ordered),
         "shown_from": first + 1,
         "shown_to": min(first + PER_PAGE, len(ordered)),
@@ -110,15 +110,19 @@ def runs_view(folder: Folder, diagnoses: Diagnoses, query: Mapping[str, str]) ->
 
 def _columns(names: Sequence[str]) -> list[Column]:
     """Return columns by their names; a name that is none of the table's own is that of a metric."""
-    own = {column.name: column for column in COLUMNS}
-    return [own.get(name) or Column(name, name, True, lambda row, name=name: row.metrics.get(name)) for name in names]  # type: ignore[misc] # its name is bound
+    built_in = {column.name: column for column in COLUMNS}
+    return [built_in.get(name) or _metric_column(name) for name in names]
 
 
-def _groups(shown: Sequence[Row], by: str) -> dict[str, list[Row]]:
+def _metric_column(name: str) -> Column:
+    return Column(name, name, True, lambda row: row.metrics.get(name))
+
+
+def _groups(rows: Sequence[Row], by: str) -> dict[str, list[Row]]:
     """Return rows by what they are grouped by, in the order of their first row; under "" where they are not."""
     column = next((column for column in COLUMNS if column.name == by and by in GROUPED), None)
     groups: dict[str, list[Row]] = {}
-    for row in shown:
+    for row in rows:
         value = row.verdict if by == "verdict" else column and column.key(row)
         groups.setdefault("" if column is None else str(value or f"no {by}"), []).append(row)
     return groups
@@ -166,7 +170,7 @@ def _pages(count: int) -> int:
 
 
 def _fits(row: Row, selection: Mapping[str, str]) -> bool:
-    label = row.place.label
+    label = row.ref.label
     if label.hidden and not selection["hidden"]:
         return False
     if selection["tag"] and selection["tag"] not in label.tags:
@@ -175,7 +179,7 @@ def _fits(row: Row, selection: Mapping[str, str]) -> bool:
         return False
     if not selection["q"]:
         return True
-    of_run = (row.place.name, row.model, row.task, row.algorithm, row.status, row.verdict, row.change)
+    of_run = (row.ref.name, row.model, row.task, row.algorithm, row.status, row.verdict, row.change)
     finding = (row.finding.check, row.finding.cause) if row.finding else ()
     texts = (*of_run, *finding, label.name, label.group, label.note, *label.tags)
     haystack = " ".join(str(text) for text in texts if text).lower()
@@ -197,7 +201,7 @@ def _heading(column: Column, selection: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _address(selection: Mapping[str, str], page: int) -> str:
-    parts = {name: value for name, value in selection.items() if value and (name, value) != ("sort", NEWEST_FIRST)}
+    query = {name: value for name, value in selection.items() if value and (name, value) != ("sort", NEWEST_FIRST)}
     if page > 1:
-        parts["page"] = str(page)
-    return f"/?{urlencode(parts)}" if parts else "/"
+        query["page"] = str(page)
+    return f"/?{urlencode(query)}" if query else "/"

@@ -77,17 +77,17 @@ def serve(root: Path, host: str, port: int, with_token: bool, ready: Callable[[s
             proxy_headers=False,
             h11_max_incomplete_event_size=MOST_HEADERS,
         )
-        every, boxed = is_every_address(address), ":" in address
-        shown = ("::1" if boxed else "127.0.0.1") if every else address
+        is_ipv6 = ":" in address
+        visible = ("::1" if is_ipv6 else "127.0.0.1") if is_wildcard(address) else address
+        url = f"http://{f'[{visible}]' if is_ipv6 else visible}:{bound_port}/"
         server = _Server(settings)
-        ready(f"http://{f'[{shown}]' if boxed else shown}:{bound_port}/{f'?token={quote(token)}' if token else ''}")
+        ready(f"{url}?token={quote(token)}" if token else url)
         server.run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    """Ends without a word: the requests that it cancels then are no errors."""
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # The requests that it cancels at its end are no errors.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         super().handle_exit(sig, frame)
 
@@ -104,16 +104,16 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
     family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     last = min(port + TRIED_PORTS, 1 << 16) if port else 1
-    for tried in range(port, last):
+    for candidate in range(port, last):
         dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
             return socket.create_server(
-                (address[0], tried, *address[2:]), family=family, backlog=128, dualstack_ipv6=dual
+                (address[0], candidate, *address[2:]), family=family, backlog=128, dualstack_ipv6=dual
             )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                why = os.strerror(error.errno or 0)
-                raise AccessError(f"cannot listen on {host}:{tried}: {why}; choose another --host or --port") from error
+                reason = f"cannot listen on {host}:{candidate}: {os.strerror(error.errno or 0)}"
+                raise AccessError(f"{reason}; choose another --host or --port") from error
     raise AccessError(f"the ports {port} to {last - 1} of {host} are taken; choose another --port")
 
 
@@ -132,7 +132,7 @@ class Guard:
         """
         self.app, self.token = app, token
         self.names = {"127.0.0.1", "localhost", "::1", address, host.lower()} - {""}
-        self.everywhere = is_every_address(address)
+        self.everywhere = is_wildcard(address)
         self.cookie = f"steadyrl-{port}"  # cookies are shared by all ports of a host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,8 +172,8 @@ class Guard:
             return PlainTextResponse("The address is too long.\n", 414)
         if not self.token:
             return None
-        parts = parse_qsl(query, keep_blank_values=True)
-        tokens = [value for name, value in parts if name == "token"]
+        query_items = parse_qsl(query, keep_blank_values=True)
+        tokens = [value for name, value in query_items if name == "token"]
         if not (tokens and self._is_token(tokens[-1])):
             # Other programs of the machine may have set cookies of any form.
             pairs = (pair.partition("=") for header in headers.getlist("cookie") for pair in header.split(";"))
@@ -181,7 +181,7 @@ class Guard:
             return None if any(map(self._is_token, cookies)) else PlainTextResponse(NO_TOKEN, 403)
         if scope["method"] != "GET":
             return None
-        params = urlencode([part for part in parts if part[0] != "token"])
+        params = urlencode([item for item in query_items if item[0] != "token"])
         address = f"{scope['path']}{'?' if params else ''}{params}".lstrip("/\\")
         answer = RedirectResponse(f"/{address}", status_code=303)
         # A cookie keeps the token, so that it stands in no further address.
@@ -201,7 +201,7 @@ class Guard:
         return self.everywhere or name in self.names
 
 
-def is_every_address(address: str) -> bool:
+def is_wildcard(address: str) -> bool:
     """Return whether an IP address stands for all addresses of the machine, as 0.0.0.0 and :: do."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return (getattr(ip, "ipv4_mapped", None) or ip).is_unspecified

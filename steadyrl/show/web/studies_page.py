@@ -20,7 +20,7 @@ from steadyrl.core.metrics import finite_number
 from steadyrl.core.rundir import JOBS, RunDir, read_json
 from steadyrl.lab.measure import heldout_mean
 from steadyrl.lab.study.file import HELDOUT
-from steadyrl.show.web.folder import Folder, Place, id_of
+from steadyrl.show.web.folder import Folder, RunRef, id_of
 from steadyrl.show.web.overview import Row, last_records, row
 from steadyrl.show.web.run_page import source
 
@@ -33,24 +33,25 @@ _MOST_BYTES = 4 << 20  # of plan.json and summary.json
 
 @dataclass(frozen=True)
 class Study:
-    """A study that was found."""
+    """A study of the folder."""
 
     id: str  # its name in addresses
     name: str  # of its folder, below the one that is served
     path: Path
-    runs: Mapping[tuple[str, int], Place]  # the newest run of each experiment and seed, by both
+    runs: Mapping[tuple[str, int], RunRef]  # the newest run of each experiment and seed, by both
 
 
 def find_studies(folder: Folder) -> list[Study]:
     """Return the studies that have a run, sorted by name."""
-    by_study: dict[Path, dict[tuple[str, int], Place]] = {}
-    for place in folder.places():
-        key, study = _KEY.fullmatch(place.path.parent.name), place.path.parent.parent.parent
-        inside = place.path.parent.parent.name == JOBS and study.is_relative_to(folder.root)
-        if place.kind == "run" and key and inside and folder.file(study / "plan.json"):
+    by_study: dict[Path, dict[tuple[str, int], RunRef]] = {}
+    for ref in folder.runs():
+        match, study = _KEY.fullmatch(ref.path.parent.name), ref.path.parent.parent.parent
+        inside = ref.path.parent.parent.name == JOBS and study.is_relative_to(folder.root)
+        if ref.kind == "run" and match and inside and folder.file(study / "plan.json"):
             runs = by_study.setdefault(study, {})
-            which = key["arm"], int(key["seed"])
-            runs[which] = max(runs.get(which, place), place, key=lambda run: run.path.name)
+            key = match["arm"], int(match["seed"])
+            # Names of run directories begin with the time of their start.
+            runs[key] = max(runs.get(key, ref), ref, key=lambda run: run.path.name)
     names = {path: folder.name_of(path) for path in sorted(by_study)}
     return [Study(id_of(name), name, path, by_study[path]) for path, name in names.items()]
 
@@ -64,8 +65,8 @@ def studies_view(folder: Folder) -> dict[str, Any]:
     }
 
 
-def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return what the page of a study shows, with the curves of the experiments ``wanted``, or else of the first.
+def study_view(folder: Folder, study_id: str, arms: Sequence[str]) -> dict[str, Any]:
+    """Return what the page of a study shows, with the curves of the experiments ``arms``, or else of the first.
 
     Raises:
         RunError: There is no such study.
@@ -75,19 +76,18 @@ def study_view(folder: Folder, study_id: str, wanted: Sequence[str]) -> dict[str
         raise RunError(f"there is no study '{study_id}' in '{folder.root}'; it may have been moved, or have no run yet")
     head = _head(folder, study)
     first = {arm: study.runs[arm, min(seeds)] for arm, seeds in head["seeds_of"].items() if seeds}
-    chosen = [arm for arm in first if arm in wanted][:MOST_SHOWN] or list(first)[:MOST_SHOWN]
+    charted = [arm for arm in first if arm in arms][:MOST_SHOWN] or list(first)[:MOST_SHOWN]
     return {
         **head,
         "section": "studies",
-        "rows": [_arm(study, head, arm, chosen, first) for arm in head["arms"]],
-        "shown": [first[arm] for arm in chosen],
-        "sources": [source(first[arm], arm) for arm in chosen],
+        "rows": [_arm(study, head, arm, charted, first) for arm in head["arms"]],
+        "charted": [first[arm] for arm in charted],
+        "sources": [source(first[arm], arm) for arm in charted],
         "most_shown": MOST_SHOWN,
     }
 
 
 def _head(folder: Folder, study: Study) -> dict[str, Any]:
-    """Return what both pages say of a study."""
     plan, summary = (_read(folder, study.path / name) for name in ("plan.json", "report/summary.json"))
     described = _read_as(plan.get("study"), dict)
     arm_plans = {str(arm["name"]): arm for arm in _mappings(described.get("arms")) if isinstance(arm.get("name"), str)}
@@ -95,8 +95,8 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
     arms = list(dict.fromkeys([*arm_plans, *expectations, *(arm for arm, _ in study.runs)]))
     seeds = [seed for seed in _read_as(described.get("seeds"), list) if type(seed) is int]
     planned = sorted({*seeds, *(seed for _, seed in study.runs)})
-    rows = {which: row(place) for which, place in study.runs.items()}
-    states = {which: _state(summary, *which, run_row) for which, run_row in rows.items()}
+    rows = {key: row(ref) for key, ref in study.runs.items()}
+    states = {key: _state(summary, *key, run_row) for key, run_row in rows.items()}
     verdicts = Counter(_verdict(summary, arm) for arm in arms)
     return {
         "id": study.id,
@@ -106,7 +106,7 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
         "file": _read_as(described.get("file"), str) or f"{study.path.name}.toml",
         "metric": _read_as(plan.get("metric"), str),
         "quick": described.get("quick") is True,
-        "told": arm_plans,
+        "arm_plans": arm_plans,
         "arms": arms,
         "seeds": planned,
         "seeds_of": {arm: [seed for seed in planned if (arm, seed) in study.runs] for arm in arms},
@@ -126,10 +126,9 @@ def _head(folder: Folder, study: Study) -> dict[str, Any]:
 
 
 def _arm(
-    study: Study, head: Mapping[str, Any], arm: str, chosen: Sequence[str], first: Mapping[str, Place]
+    study: Study, head: Mapping[str, Any], arm: str, charted: Sequence[str], first: Mapping[str, RunRef]
 ) -> dict[str, Any]:
-    """Return the row of an experiment."""
-    plan, summary = head["told"].get(arm, {}), _read_as(head["summary"].get(arm), dict)
+    plan, summary = head["arm_plans"].get(arm, {}), _read_as(head["summary"].get(arm), dict)
     base = _read_as(plan.get("from"), str)
     changed = {key: _read_as(values, list) for key, values in _read_as(plan.get("changed"), dict).items()}
     return {
@@ -145,18 +144,17 @@ def _arm(
             for expectation in _mappings(summary.get("expectations"))
         ],
         "cells": [_cell(study, head, arm, seed) for seed in head["seeds"]],
-        "number": chosen.index(arm) + 1 if arm in chosen else None,
+        "number": charted.index(arm) + 1 if arm in charted else None,
         "compare": f"run={first[base].id}&run={first[arm].id}" if base in first and arm in first else "",
     }  # fmt: skip
 
 
 def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[str, Any]:
-    """Return what is known of one run: how far it is, and the newest value of what the study compares."""
-    place = study.runs.get((arm, seed))
-    if place is None:
+    ref = study.runs.get((arm, seed))
+    if ref is None:
         return {"seed": seed, "run": None}
     run_row: Row = head["run_rows"][arm, seed]
-    run, (when, _, part) = RunDir(place.path), head["metric"].partition("/")
+    run, (when, _, part) = RunDir(ref.path), head["metric"].partition("/")
     value: float | None = None
     if when in HELDOUT:
         with suppress(RunError):  # an evaluation that cannot be read is none
@@ -165,7 +163,7 @@ def _cell(study: Study, head: Mapping[str, Any], arm: str, seed: int) -> dict[st
         value = finite_number(last[-1].get(head["metric"]))
     return {
         "seed": seed,
-        "run": place.id,
+        "run": ref.id,
         "state": head["states"][arm, seed],
         "step": run_row.step,
         "steps": run_row.steps,

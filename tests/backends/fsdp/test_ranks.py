@@ -102,7 +102,7 @@ def test_a_second_signal_while_rank_0_asks_who_is_lost_changes_no_error(monkeypa
     monkeypatch.setattr(ranks, "_ANSWER_S", 0.6)
     alone = ranks.Ranks(Place(0, 2))
     alone._store = HashStore()
-    before = signal.signal(signal.SIGINT, alone._answer_for(signal.default_int_handler))
+    before = signal.signal(signal.SIGINT, alone._handler_after_meeting(signal.default_int_handler))
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         with pytest.raises(RankError, match="rank 1 died or does not answer in 'save'"), alone.phase("save"):
@@ -118,7 +118,7 @@ def test_a_lost_rank_is_named_although_a_library_caught_the_error_that_says_so(m
     alone._store = HashStore()
     with pytest.raises(RankError, match="rank 1 died or does not answer in 'build'"), alone.phase("build"):
         try:
-            alone._answer_for(signal.default_int_handler)(signal.SIGTERM, None)
+            alone._handler_after_meeting(signal.default_int_handler)(signal.SIGTERM, None)
         except Exception as error:
             raise ImportError("could not import module 'LlamaForCausalLM'") from error
 

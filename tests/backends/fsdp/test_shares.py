@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from steadyrl.algorithms import ppo
 from steadyrl.backends.fsdp import plugin
-from steadyrl.backends.fsdp.rows import dealt, neighbours, passes, shortest
+from steadyrl.backends.fsdp.rows import balanced, contiguous, passes, shortest
 from steadyrl.backends.fsdp.torchrun import Place, place, require_ranks
 from steadyrl.core import config
 from steadyrl.core.errors import ConfigError
@@ -47,12 +47,12 @@ def test_a_command_other_than_train_is_refused_on_the_other_ranks(started):
 
 
 def test_neighbours_stay_together_and_keep_their_order():
-    assert [part.tolist() for part in neighbours(5, 2)] == [[0, 1, 2], [3, 4]]
-    assert [part.tolist() for part in neighbours(1, 3)] == [[0], [], []]
+    assert [part.tolist() for part in contiguous(5, 2)] == [[0, 1, 2], [3, 4]]
+    assert [part.tolist() for part in contiguous(1, 3)] == [[0], [], []]
 
 
 def test_rows_are_dealt_so_that_ranks_read_about_as_many_tokens():
-    parts = dealt(np.array([1, 2, 3, 4, 5, 6, 7, 8]), 2)
+    parts = balanced(np.array([1, 2, 3, 4, 5, 6, 7, 8]), 2)
     assert [part.tolist() for part in parts] == [[0, 3, 4, 7], [1, 2, 5, 6]]  # 18 tokens each
 
 

@@ -15,7 +15,7 @@ def test_a_signal_is_noted_although_another_answer_was_set_and_given_that_answer
     try:
         with noted:
             signal.raise_signal(signal.SIGHUP)
-            assert noted.came == [signal.SIGHUP]
+            assert noted.received == [signal.SIGHUP]
             assert heard == []
         assert heard == [signal.SIGHUP]
     finally:

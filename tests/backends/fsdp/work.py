@@ -35,7 +35,7 @@ def trained(settings, folder, *overrides):
 def meet_nobody():
     """Wait for a rank that was never started."""
     os.environ["WORLD_SIZE"] = "2"
-    ranks._COMES_S = 0.5
+    ranks._START_S = 0.5
     ranks.joined().meet()
 
 
@@ -54,7 +54,7 @@ def be_ended(others_live):
     together = ranks.joined()
     together.meet()
     if not others_live:
-        together.say(None)
+        together.broadcast(None)
         time.sleep(0.5)
     try:
         signal.raise_signal(signal.SIGINT)

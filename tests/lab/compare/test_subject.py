@@ -30,7 +30,7 @@ def test_base_is_the_model_that_the_config_starts_from(settings):
 def test_a_run_is_its_newest_finished_checkpoint(settings, trained):
     run = trained("run.steps=5", "run.keep_checkpoints=3")
     (run.checkpoint_folder(5) / "DONE").unlink()
-    assert find_subject(str(run.path), settings()).what == "run, step 4"
+    assert find_subject(str(run.path), settings()).kind == "run, step 4"
     assert find_subject(f"{run.path}@2", settings()).folder == run.checkpoint_folder(2)
     by_step = open_policy(find_subject(f"{run.path}@2", settings())).parameters["logits"]
     by_folder = open_policy(find_subject(str(run.checkpoint_folder(2)), settings())).parameters["logits"]
@@ -44,17 +44,17 @@ def test_the_folder_of_a_studys_run_is_the_run(settings, trained, tmp_path):
     folder = tmp_path / "study" / "rank-s0"
     shutil.copytree(run.path, folder / "20261128-run")
     subject = find_subject(str(folder), settings())
-    assert (subject.name, subject.what) == (str(folder), "run, step 4")
+    assert (subject.name, subject.kind) == (str(folder), "run, step 4")
     assert subject.folder == folder / "20261128-run" / "checkpoints" / "000004"
-    assert find_subject(f"{folder}@2", settings()).what == "run, step 2"
+    assert find_subject(f"{folder}@2", settings()).kind == "run, step 2"
 
 
 def test_a_path_with_an_at_sign_is_a_path_first(settings, trained):
     run = trained()
     other = run.path.with_name("run@2")
     shutil.copytree(run.path, other)
-    assert find_subject(str(other), settings()).what == "run, step 4"
-    assert find_subject(f"{other}@2", settings()).what == "run, step 2"
+    assert find_subject(str(other), settings()).kind == "run, step 4"
+    assert find_subject(f"{other}@2", settings()).kind == "run, step 2"
 
 
 def test_wrong_names_are_refused_with_what_there_is(settings, trained, tmp_path):

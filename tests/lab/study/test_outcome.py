@@ -6,7 +6,7 @@ import pytest
 
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import Expect, Experiment, Rule
-from steadyrl.lab.study.outcome import Made, _judge
+from steadyrl.lab.study.outcome import SeedRun, _judge
 from steadyrl.lab.study.plan import Arm
 from steadyrl.show.report.study import measured, numbers_of
 
@@ -20,7 +20,7 @@ def made(folder, name, rewards):
     runs = []
     for seed, reward in rewards.items():
         record = {"step": 0, "attempt": 0, "reward/mean": reward}
-        runs.append(Made(seed, RunDir(folder / f"{name}-{seed}"), "finished", 1, "", "", [record]))
+        runs.append(SeedRun(seed, RunDir(folder / f"{name}-{seed}"), "finished", 1, "", "", [record]))
     return runs
 
 

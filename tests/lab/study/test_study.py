@@ -18,9 +18,9 @@ from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.jobs import Follow, find_run, folder_of_job, run_job
 from steadyrl.lab.launchers.command import choose
-from steadyrl.lab.study.outcome import claims, outcomes
+from steadyrl.lab.study.outcome import arm_results, claims
 from steadyrl.lab.study.plan import jobs, read_study
-from steadyrl.lab.study.study import folder_of, make_run, run_study, shorter, state_of
+from steadyrl.lab.study.study import folder_of, make_run, run_study, shorter_run, state_of
 from steadyrl.show.report.study import write_study
 
 FILE = """
@@ -134,7 +134,7 @@ def test_processes_beside_one_another_make_the_same_runs(study, tmp_path):
     )
     assert heard == {"begin", "step", "end"}
     alone, beside = (
-        [outcome.judged[0].values for outcome in outcomes(study, folder_of(study, root)) if outcome.judged]
+        [outcome.judged[0].values for outcome in arm_results(study, folder_of(study, root)) if outcome.judged]
         for root in (tmp_path, tmp_path / "b")
     )
     assert alone == beside
@@ -270,12 +270,13 @@ def test_a_claim_is_judged_by_experiment_where_the_experiments_differ(file, tmp_
     )
     study = read_study(path)
     run_study(study, tmp_path)
-    found = outcomes(study, folder_of(study, tmp_path))
+    found = arm_results(study, folder_of(study, tmp_path))
     assert [(one.arm.name, one.word) for one in found[1:]] == [("high", "supported"), ("twice", "refuted")]
     (one,) = claims(found)
     verdict = "supported in high; refuted in twice"
-    assert (one.text, one.verdict, [name for name, _ in one.parts]) == ("Rates | teach.", verdict, ["high", "twice"])
-    assert replace(one, parts=(*one.parts[1:], ("twice", one.parts[0][1]))).verdict == "refuted"  # by one of its two
+    first, second = one.judgements
+    assert (one.text, one.verdict, first[0], second[0]) == ("Rates | teach.", verdict, "high", "twice")
+    assert replace(one, judgements=(second, ("twice", first[1]))).verdict == "refuted"  # by one of its two
     text = write_study(study, tmp_path)[0].with_suffix(".md").read_text()
     (row,) = re.findall(r"\| Rates \\\| teach. \| \[high\]\(#high\): It learns. .*", text)
     assert row.endswith(f"| **{verdict}** |") and "show a true difference" not in row
@@ -335,7 +336,7 @@ def test_a_run_that_only_trains_longer_goes_on_from_a_copy_and_is_the_same_to_th
     path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
     study = read_study(path)
     (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
-    base = shorter(study, job)
+    base = shorter_run(study, job)
     assert base is not None and base.arm == "high" and base.config.run.seed == job.config.run.seed
     assert make_run(job, tmp_path / "whole", (), Follow()) is None
     whole = find_run(tmp_path / "whole", job)
@@ -362,7 +363,7 @@ def test_a_copy_that_was_cut_is_made_again_and_one_that_cannot_be_written_is_one
     path.write_text(path.read_text().replace('"toy_rewards:share_of_a" = 1.0', "length = 1.0"))
     study = read_study(path)
     (job, *_) = [job for job in jobs(study) if job.arm == "longer"]
-    base, folder = shorter(study, job), folder_of(study, tmp_path)
+    base, folder = shorter_run(study, job), folder_of(study, tmp_path)
     assert make_run(base, folder, (), Follow()) is None
 
     def full(*args, **settings):
@@ -394,7 +395,7 @@ def test_a_run_whose_beginning_is_another_one_begins_anew(file, changes):
     study = read_study(path)
     arms = [replace(arm, config=configs.resolve(configs.dump(arm.config), changes)) for arm in study.arms]
     study = replace(study, arms=tuple(arms))
-    assert [shorter(study, job) for job in jobs(study)] == [None] * 6
+    assert [shorter_run(study, job) for job in jobs(study)] == [None] * 6
 
 
 def test_the_time_left_is_said_once_a_twentieth_of_the_steps_is_made(file, monkeypatch):

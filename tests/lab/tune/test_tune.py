@@ -24,13 +24,13 @@ from steadyrl.lab.tune.tune import (
     _finals,
     _range,
     _rounds,
-    halve,
     rates_around,
     rungs,
     steps_of,
+    successive_halving,
     suggested,
     tune,
-    tune_together,
+    tune_in_processes,
 )
 from tests import needs
 
@@ -160,7 +160,7 @@ def test_a_round_has_as_many_candidates_as_the_remaining_budget_holds(settings, 
         rounds.append((name, len(candidates)))
         return [Trial(dict(c), 0, 1.0, (), n, "") for c, n in zip(candidates, steps[len(candidates)], strict=True)]
 
-    monkeypatch.setattr(tuning, "halve", made)
+    monkeypatch.setattr(tuning, "successive_halving", made)
     monkeypatch.setattr(tuning, "suggested", lambda trials, space, seed: [{RATE: 0.5}] * 4)
     _rounds(Search(settings(), tmp_path), 0.1, {}, most)
     assert rounds == [(f"round {number}", width) for number, width in enumerate(widths, 1)]
@@ -170,7 +170,7 @@ def test_a_search_ends_where_every_run_fails_at_its_first_step(settings, tmp_pat
     def failed(search, name, candidates):
         return [Trial(dict(c), 0, None, (), 0, "failed") for c in candidates]
 
-    monkeypatch.setattr(tuning, "halve", failed)
+    monkeypatch.setattr(tuning, "successive_halving", failed)
     monkeypatch.setattr(tuning, "suggested", lambda trials, space, seed: [{RATE: 0.5}] * 4)
     # 40 steps hold five runs of 8, and each failed one counts as a whole run.
     assert len(_rounds(Search(settings(), tmp_path), 0.1, {}, 40)) == 5
@@ -203,7 +203,8 @@ def test_a_round_goes_on_with_the_better_candidates_and_after_a_cut(settings, tm
         return len(asked) > 12
 
     def made(stop):
-        return halve(Search(settings(), tmp_path / "tune", Follow(note=said.append, stop=stop)), "round 1", rates)
+        search = Search(settings(), tmp_path / "tune", Follow(note=said.append, stop=stop))
+        return successive_halving(search, "round 1", rates)
 
     assert made(cut) is None
     first = len(said)
@@ -375,7 +376,7 @@ def test_two_processes_share_one_search(settings, tmp_path, monkeypatch):
     file.write_text(FILE.format(prompts=settings().task.args.path))
     words = ["tune", str(file), "--folder", str(folder), "--samples", "1100", "--seeds", "2"]
     said = []
-    result = tune_together(choose("processes", {}, (), 2), 2, words, folder, Follow(note=said.append))
+    result = tune_in_processes(choose("processes", {}, (), 2), 2, words, folder, Follow(note=said.append))
     logs = [log.read_text() for log in sorted((folder / "logs").iterdir())]
     assert sum(log.count("range test") for log in logs) == 1
     rounds = [line for log in logs for line in log.split("\n") if line.startswith("round ")]
@@ -414,7 +415,7 @@ class TimeLimit:
 def test_a_process_that_a_time_limit_ends_is_started_again_if_there_is_a_new_checkpoint(tmp_path):
     said, launcher = [], TimeLimit(tmp_path)
     with pytest.raises(RunError, match="no process came to the end of the search: TIMEOUT"):
-        tune_together(launcher, 1, ["tune"], tmp_path, Follow(event=said.append))
+        tune_in_processes(launcher, 1, ["tune"], tmp_path, Follow(event=said.append))
     assert launcher.starts == 3
     cut = ("tune-0", "cut", "cut (TIMEOUT); it goes on from its last checkpoint")
     assert said == [cut, cut, ("tune-0", "failed", "TIMEOUT")]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from steadyrl.core.metrics import Clock
-from steadyrl.core.types import Group, Problem, ReadOnly, Rollout, own_copy
+from steadyrl.core.types import Group, Problem, ReadOnly, Rollout, plain_copy
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.rewards.combine import Term, score_groups
 from steadyrl.loop.rewards.functions import per_rollout
@@ -161,7 +161,7 @@ def test_copies_share_no_container_and_objects_of_other_classes_are_the_same():
         pass
 
     index, nested = Index(), [[1], {"a": (2, [3])}, {4}]
-    found = own_copy([nested, index])
+    found = plain_copy([nested, index])
     assert found == [nested, index] and found[1] is index
     found[0][0].append(0), found[0][1]["a"][1].append(0), found[0][2].add(0)
     assert nested == [[1], {"a": (2, [3])}, {4}]

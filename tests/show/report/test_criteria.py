@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from steadyrl.core.rundir import RunDir
 from steadyrl.lab.study.file import Expect, Experiment, Rule
-from steadyrl.lab.study.outcome import Made, Outcome
+from steadyrl.lab.study.outcome import ArmResult, SeedRun
 from steadyrl.lab.study.plan import Arm
 from steadyrl.show.page.records import plain, strong
 from steadyrl.show.report.study import criteria
@@ -20,8 +20,8 @@ def outcome(folder, name, expect, *ends):
     runs = []
     for seed, (reward, kl) in enumerate(ends):
         record = {"step": 0, "attempt": 0, "reward/mean": reward, "kl": kl}
-        runs.append(Made(seed, RunDir(folder / f"{name}-{seed}"), "finished", 1, "", "", [record]))
-    return Outcome(Arm(Experiment(name=name, title=name, expect=expect), None, {}), tuple(runs), (), ())
+        runs.append(SeedRun(seed, RunDir(folder / f"{name}-{seed}"), "finished", 1, "", "", [record]))
+    return ArmResult(Arm(Experiment(name=name, title=name, expect=expect), None, {}), tuple(runs), (), ())
 
 
 def test_every_experiment_is_measured_against_the_bounds_that_several_name(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from steadyrl.show.report.pictures.curves import curves, extremes, middle_and_range
+from steadyrl.show.report.pictures.curves import curves, extremes, mean_and_range
 from steadyrl.show.report.pictures.plots import palette
 
 
@@ -50,7 +50,7 @@ def test_a_short_run_keeps_every_step():
 def test_a_picture_with_few_points_keeps_the_spikes_of_every_seed():
     runs = [records(1000, 1, seed=seed) for seed in range(3)]
     runs[1][417]["m0"], runs[2][803]["m0"] = 500.0, -500.0
-    steps, mean, low, high = middle_and_range(runs, "m0", spikes=True)
+    steps, mean, low, high = mean_and_range(runs, "m0", spikes=True)
     assert len(steps) <= 100 and len(steps) == len(mean) == len(low) == len(high)
     assert high.max() == 500.0 and low.min() == -500.0
     assert steps[high.argmax()] == 417 and steps[low.argmin()] == 803
@@ -71,7 +71,7 @@ def test_no_two_groups_share_a_colour():
 
 def test_every_measured_metric_has_a_chart_and_only_the_groups_that_are_named_are_shown_at_first():
     run = [{"step": 0, "reward/mean": 1.0, "entropy": 0.5, "grad_norm": 2.0, "mine": 3.0, "time/step": 1.0}]
-    explored = curves({"a": [run, run], "b": [run]}, "report.html", shown=["b"])
+    explored = curves({"a": [run, run], "b": [run]}, "report.html", visible=["b"])
     assert [panel.metrics[0][0] for panel in explored.overview] == ["reward/mean", "entropy", "grad_norm"]
     assert {topic: [panel.title for panel in charts] for topic, charts in explored.topics.items()} == {
         "Other": ["mine"]

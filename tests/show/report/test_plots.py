@@ -112,7 +112,7 @@ def test_parts_are_drawn_times_their_weights_and_add_up_to_the_total():
     records = [{**record, "reward/mean": 2.0 * record["reward/worth"] + 0.1} for record in records]
     with plots.drawing():
         panels = plots._reward_panels(records, {"worth": 2.0, "parseable": 0.1}, "retrieval")
-        figures = [plots.single(partial(plots.draw_panel, panel=panel, metrics=records)) for panel in panels]
+        figures = [plots.panel_figure(partial(plots.draw_panel, panel=panel, metrics=records)) for panel in panels]
     total, parts = ({line.get_label(): line.get_ydata() for line in figure.axes[0].lines} for figure in figures)
     assert list(parts) == ["2 x worth", "0.1 x parseable"]
     np.testing.assert_allclose(parts["2 x worth"] + parts["0.1 x parseable"], total["total"])
@@ -144,7 +144,7 @@ def test_title_legend_and_labels_of_a_panel_are_whole_and_apart(name):
     names = [name for panel in panels for name in panel.lines]
     records = [{"step": i, **{name: -1e-5 * i * (k + 9) for k, name in enumerate(names)}} for i in range(20)]
     with plots.drawing():
-        figures = [plots.single(drawing) for drawing in plots._drawings(panels, records)]
+        figures = [plots.panel_figure(drawing) for drawing in plots._drawings(panels, records)]
         for figure in figures:
             title, legend, label = boxes(figure)
             assert label.x0 >= 0 and title.y0 >= 0 and title.y1 <= figure.bbox.y1 and title.x1 <= figure.bbox.x1
@@ -155,7 +155,7 @@ def test_title_legend_and_labels_of_a_panel_are_whole_and_apart(name):
 def test_title_and_legend_of_the_reward_range_are_apart():
     records = [{"step": i, "reward/mean": 0.5, "reward/min": 0.0, "reward/max": 1.0} for i in range(20)]
     with plots.drawing():
-        title, legend, _ = boxes(plots.single(partial(reward_histogram._draw_range, metrics=records)))
+        title, legend, _ = boxes(plots.panel_figure(partial(reward_histogram._draw_range, metrics=records)))
         assert not title.overlaps(legend)
 
 
@@ -164,7 +164,7 @@ def test_the_title_of_a_single_panel_is_whole():
     panels = plots._reward_panels(records, {"parseable": 0.1}, "retrieval")
     assert len(panels) == 3  # the total, its parts, and the metric
     with plots.drawing():
-        figures = [plots.single(drawing) for drawing in plots._drawings(panels, records)]
+        figures = [plots.panel_figure(drawing) for drawing in plots._drawings(panels, records)]
         assert all(boxes(figure)[0].x1 <= figure.bbox.x1 for figure in figures)
 
 

@@ -474,7 +474,7 @@ def test_another_origin_and_a_wrong_token_get_nothing(browser, served):
 def test_a_page_that_is_sent_as_a_file_has_its_curves_inside(browser, tmp_path):
     """Two seeds with rewards of 0 and 1 have a line at 0.5; a group that is hidden at first is drawn on a click."""
     zero, one, two = ([{"step": step, "reward/mean": float(reward)} for step in range(12)] for reward in range(3))
-    explored = curves({"seeds": [zero, one], "single": [two]}, "page.html", shown=["seeds"])
+    explored = curves({"seeds": [zero, one], "single": [two]}, "page.html", visible=["seeds"])
     (tmp_path / "page.html").write_text(html.page("curves", [explored]))
     opened, wrong = browser.new_page(), []
     opened.set_default_timeout(SLOW_MS)

@@ -20,7 +20,7 @@ from steadyrl.show.web.app import create  # noqa: E402 # it needs the packages
 from steadyrl.show.web.compare_page import short_names  # noqa: E402
 from steadyrl.show.web.diagnosis import Diagnoses  # noqa: E402
 from steadyrl.show.web.folder import Folder  # noqa: E402
-from steadyrl.show.web.rollout_page import marked  # noqa: E402
+from steadyrl.show.web.rollout_page import with_differences  # noqa: E402
 
 
 def charts(text):
@@ -187,14 +187,14 @@ def test_the_form_of_a_comparison_begins_with_two_runs_that_differ_of_one_task(t
 
 
 def test_the_words_that_not_all_answers_have_are_marked():
-    first, second, third = marked(["the red apple", "the green apple", "the apple"])
+    first, second, third = with_differences(["the red apple", "the green apple", "the apple"])
     assert first == [("the ", False), ("red ", True), ("apple", False)]
     assert second == [("the ", False), ("green ", True), ("apple", False)]
     assert third == [("the apple", False)]
-    assert marked(["alone"]) == [[("alone", False)]]
-    assert marked(["", "a"]) == [[], [("a", True)]]
+    assert with_differences(["alone"]) == [[("alone", False)]]
+    assert with_differences(["", "a"]) == [[], [("a", True)]]
     texts = ["x = f(1, 2)\n", "x = f(1, 3)\n"]
-    assert ["".join(text for text, _ in pieces) for pieces in marked(texts)] == texts
+    assert ["".join(text for text, _ in pieces) for pieces in with_differences(texts)] == texts
 
 
 def test_rollouts_stand_by_problem_and_equal_answers_once(tmp_path):

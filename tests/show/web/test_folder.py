@@ -18,7 +18,7 @@ def test_runs_and_logs_are_found_at_any_depth(tmp_path):
     (tmp_path / "trl").mkdir()
     rows = [{"step": i, "loss": 0.1, "reward": 0.2} for i in range(5)]
     (tmp_path / "trl" / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = {place.name: (place.id, place.kind) for place in Folder(tmp_path).places()}
+    found = {place.name: (place.id, place.kind) for place in Folder(tmp_path).runs()}
     assert found == {
         "a": ("a", "run"),
         "sweep/b": ("sweep~b", "run"),
@@ -28,7 +28,7 @@ def test_runs_and_logs_are_found_at_any_depth(tmp_path):
 
 def test_a_single_run_is_a_folder_of_one(tmp_path):
     run = make_run(tmp_path / "only")
-    (place,) = Folder(run.path).places()
+    (place,) = Folder(run.path).runs()
     assert (place.name, place.path) == ("only", run.path)
 
 
@@ -36,7 +36,7 @@ def test_a_single_run_is_a_folder_of_one(tmp_path):
 def test_any_name_has_an_address_of_plain_characters(tmp_path, name):
     make_run(tmp_path / name)
     folder = Folder(tmp_path)
-    (place,) = folder.places()
+    (place,) = folder.runs()
     assert set(place.id) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._~-")
     assert folder.find(place.id).path == tmp_path / name
 
@@ -44,7 +44,7 @@ def test_any_name_has_an_address_of_plain_characters(tmp_path, name):
 @pytest.mark.linux
 def test_a_name_that_is_no_text_is_shown(tmp_path):
     make_run(os.fsencode(tmp_path).decode() + "/" + os.fsdecode(b"bad\xff"))
-    (place,) = Folder(tmp_path).places()
+    (place,) = Folder(tmp_path).runs()
     assert place.id.isascii()
 
 
@@ -65,7 +65,7 @@ def test_what_lies_outside_is_not_shown(tmp_path):
     sly.metrics_file.unlink()
     sly.metrics_file.symlink_to(outside.metrics_file)
     folder = Folder(inside)
-    assert [place.name for place in folder.places()] == ["a"]
+    assert [place.name for place in folder.runs()] == ["a"]
     run.rollouts_file(0).unlink()
     run.rollouts_file(0).symlink_to("/etc/passwd")
     assert folder.file(run.rollouts_file(0)) is None
@@ -94,7 +94,7 @@ def test_a_run_with_a_link_that_leads_out_is_not_shown_at_whatever_depth(tmp_pat
     link.symlink_to(tmp_path / "secret")
     with pytest.raises(RunError, match="a link that leads out of this folder"):
         folder.find("a")  # also where it was seen before
-    assert [place.name for place in Folder(inside).places()] == ["b"]
+    assert [place.name for place in Folder(inside).runs()] == ["b"]
     link.unlink()
     link.symlink_to(inside / "b" / "run.json")
     assert folder.find("a").path == run.path
@@ -106,7 +106,7 @@ def test_a_folder_that_became_a_link_is_not_followed(tmp_path, moved):
     for name in ("a", "sweep/b"):
         make_run(inside / name)
     folder = Folder(inside)
-    assert len(folder.places()) == 2
+    assert len(folder.runs()) == 2
     (inside / moved).rename(tmp_path / "out")
     (inside / moved).symlink_to(tmp_path / "out")
     with pytest.raises(RunError):
@@ -119,7 +119,7 @@ def test_a_log_that_became_a_link_is_not_followed(tmp_path):
     log = inside / "log.jsonl"
     log.write_text("".join(json.dumps({"step": i, "loss": 0.1}) + "\n" for i in range(5)))
     folder = Folder(inside)
-    (place,) = folder.places()
+    (place,) = folder.runs()
     log.rename(tmp_path / "log.jsonl")
     log.symlink_to(tmp_path / "log.jsonl")
     with pytest.raises(RunError):
@@ -138,4 +138,4 @@ def test_a_run_with_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path, nam
     os.mkfifo(pipe)
     with pytest.raises(RunError, match="neither file nor folder"):
         folder.find("a")
-    assert Folder(tmp_path).places() == []
+    assert Folder(tmp_path).runs() == []

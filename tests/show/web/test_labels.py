@@ -153,4 +153,4 @@ def test_whatever_the_file_holds_is_text_of_a_length_that_fits(folder):
 def create_places(folder):
     from steadyrl.show.web.folder import Folder
 
-    return Folder(folder).places()
+    return Folder(folder).runs()

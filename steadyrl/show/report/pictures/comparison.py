@@ -56,11 +56,11 @@ def _draw_ruler(axes: Axes, record: Mapping[str, Any]) -> None:
 
 def _draw_pairs(axes: Axes, first: np.ndarray, second: np.ndarray) -> None:
     """Draw every problem at its two means. A point with more problems has a larger dot."""
-    points, counts = np.unique(np.column_stack([first, second]), axis=0, return_counts=True)
+    points, counts = np.unique(np.column_stack([first, second]), axis=0, return_counts=True)  # [points, 2], [points]
     gains = points[:, 1] - points[:, 0]
-    for chosen, colour in ((gains > 0, plots.GREEN), (gains < 0, plots.VERMILLION), (gains == 0, plots.GREY)):
-        sizes = 12.0 * np.sqrt(counts[chosen])
-        x, y = points[chosen].T
+    for mask, colour in ((gains > 0, plots.GREEN), (gains < 0, plots.VERMILLION), (gains == 0, plots.GREY)):
+        sizes = 12.0 * np.sqrt(counts[mask])
+        x, y = points[mask].T
         axes.scatter(x, y, s=sizes, color=colour, alpha=0.55, linewidths=0, zorder=3, clip_on=False)
     low, high = float(min(first.min(), second.min())), float(max(first.max(), second.max()))
     room = 0.04 * (high - low) or 0.5
@@ -73,14 +73,13 @@ def _draw_pairs(axes: Axes, first: np.ndarray, second: np.ndarray) -> None:
 
 
 def _draw_differences(axes: Axes, gains: np.ndarray) -> None:
-    """Draw all differences, the largest win first."""
     ordered = np.sort(gains)[::-1]
-    place = np.arange(len(ordered) + 1)
+    edges = np.arange(len(ordered) + 1)
     for part, colour, label in (
         (np.maximum(ordered, 0), plots.GREEN, f"{int((gains > 0).sum())} won"),
         (np.minimum(ordered, 0), plots.VERMILLION, f"{int((gains < 0).sum())} lost"),
     ):
-        axes.stairs(part, place, fill=True, color=colour, alpha=0.8, label=label, zorder=3)
+        axes.stairs(part, edges, fill=True, color=colour, alpha=0.8, label=label, zorder=3)
     axes.axhline(0, color=plots.INK, linewidth=0.9, zorder=4)
     axes.axhline(float(gains.mean()), color=plots.BLUE, linewidth=1.4, linestyle="--", label="mean", zorder=5)
     axes.set_title("Differences in order")

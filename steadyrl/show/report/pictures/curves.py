@@ -37,17 +37,17 @@ ROW_INCHES = 2.25
 _FRACTION = re.compile(r"(\.\d\d)\d+(?![\d<])")
 
 
-def curves(groups: Mapping[str, Sequence[Records]], file: str, shown: Sequence[str] = ()) -> Curves:
-    """Return the curves of groups of runs, such as seeds of an arm, to explore; no ``shown`` ones show all."""
-    measured = {name: [_series(records) for records in runs if records] for name, runs in groups.items()}
+def curves(groups: Mapping[str, Sequence[Records]], file: str, visible: Sequence[str] = ()) -> Curves:
+    """Return the curves of groups of runs, such as seeds of an arm, to explore; no ``visible`` ones show all."""
+    measured = {name: [_run_curves(records) for records in runs if records] for name, runs in groups.items()}
     count = sum(len(values) for runs in measured.values() for _, values in runs)
-    most = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count)))
+    max_points = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, count)))
     sources = [
         {
             "name": name,
             "colour": colour,
-            "hidden": bool(shown) and name not in shown,
-            "runs": [_drawn(steps, values, most) for steps, values in runs],
+            "hidden": bool(visible) and name not in visible,
+            "runs": [_thinned_run(steps, values, max_points) for steps, values in runs],
         }
         for (name, runs), colour in zip(measured.items(), palette(len(groups)), strict=True)
         if runs
@@ -59,30 +59,30 @@ def curves(groups: Mapping[str, Sequence[Records]], file: str, shown: Sequence[s
     return Curves(data, first, panels(further, apart), file)
 
 
-def thinned(steps: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def thinned(steps: np.ndarray, values: np.ndarray, max_points: int) -> tuple[np.ndarray, np.ndarray]:
     """Return at most so many points of a curve [S]: means of neighbouring steps that were measured."""
-    starts = block_starts(len(steps), min(most, len(steps)))
+    starts = block_starts(len(steps), min(max_points, len(steps)))
     finite = np.isfinite(values)
     sums, counts = (np.add.reduceat(column, starts) for column in (np.where(finite, values, 0.0), 1.0 * finite))
     means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
     return np.add.reduceat(steps, starts) / np.diff(starts, append=len(steps)), means
 
 
-def _series(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _run_curves(records: Records) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the steps of a run [S] and what it measured of each metric [S]; NaN where a step has none."""
     steps = np.array([record["step"] for record in records], np.float64)
     names = sorted({name for record in records for name in record} - {"step", "attempt", "time"})
-    every = {name: series(records, name) for name in names if not name.startswith(NOT_EXPLORED)}
-    return steps, {name: values for name, values in every.items() if np.isfinite(values).any()}
+    columns = {name: series(records, name) for name in names if not name.startswith(NOT_EXPLORED)}
+    return steps, {name: values for name, values in columns.items() if np.isfinite(values).any()}
 
 
-def _drawn(steps: np.ndarray, measured: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
+def _thinned_run(steps: np.ndarray, measured: Mapping[str, np.ndarray], max_points: int) -> dict[str, Any]:
     # The curves of a run share their steps, so that the page can average over seeds: means, and not least and greatest.
-    shorter = {name: [_plain(thinned(steps, values, most)[1])] for name, values in measured.items()}
-    return {"steps": _plain(thinned(steps, steps, most)[0]) if shorter else [], "lines": shorter}
+    shorter = {name: [_json_values(thinned(steps, values, max_points)[1])] for name, values in measured.items()}
+    return {"steps": _json_values(thinned(steps, steps, max_points)[0]) if shorter else [], "lines": shorter}
 
 
-def _plain(values: np.ndarray) -> list[float | None]:
+def _json_values(values: np.ndarray) -> list[float | None]:
     """Round the values of a curve [S] to significant digits, or more finely where it moves by less."""
     finite = values[np.isfinite(values)]
     span = float(finite.max() - finite.min()) if finite.size else 0.0
@@ -140,13 +140,13 @@ def overlay(groups: Mapping[str, Sequence[Records]], topics: Sequence[Topic] = T
     return _FRACTION.sub(r"\1", plots.svg(draw, ROW_INCHES * rows + 0.35, **TEXT_STAYS))
 
 
-def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tuple[np.ndarray, ...] | None:
+def mean_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tuple[np.ndarray, ...] | None:
     """Return steps, mean, lowest and highest over the runs; None where nothing was measured.
 
     A step that only some of the runs reached is averaged over those. Each run is smoothed, unless its spikes are what
     counts.
     """
-    at: dict[float, list[float]] = {}
+    by_step: dict[float, list[float]] = {}
     for records in runs:
         values = series(records, metric)
         finite = np.isfinite(values)
@@ -155,30 +155,30 @@ def middle_and_range(runs: Sequence[Records], metric: str, spikes: bool) -> tupl
         steps = np.array([record["step"] for record in records], np.float64)[finite]
         smooth = values[finite] if spikes else rolling_median(values[finite], window(int(finite.sum())))
         for step, value in zip(steps, smooth, strict=True):
-            at.setdefault(float(step), []).append(float(value))
-    if not at:
+            by_step.setdefault(float(step), []).append(float(value))
+    if not by_step:
         return None
-    steps = np.array(sorted(at))
-    curves = [np.array([f(at[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
+    steps = np.array(sorted(by_step))
+    curves = [np.array([f(by_step[step]) for step in steps]) for f in (np.mean, np.min, np.max)]
     if spikes:
-        places = extremes(curves, PICTURED_POINTS)
-        return steps[places], *(values[places] for values in curves)
+        indices = extremes(curves, PICTURED_POINTS)
+        return steps[indices], *(values[indices] for values in curves)
     shorter = [thinned(steps, values, PICTURED_POINTS) for values in curves]
     return shorter[0][0], *(values for _, values in shorter)
 
 
-def extremes(curves: Sequence[np.ndarray], most: int) -> np.ndarray:
+def extremes(curves: Sequence[np.ndarray], max_points: int) -> np.ndarray:
     """Return at most so many places of curves [S] with equal steps: where each is least and greatest in each bin."""
-    if len(curves[0]) <= most:
+    if len(curves[0]) <= max_points:
         return np.arange(len(curves[0]))
-    bins = np.array_split(np.arange(len(curves[0])), most // (2 * len(curves)))
+    bins = np.array_split(np.arange(len(curves[0])), max_points // (2 * len(curves)))
     return np.unique([b[extreme(curve[b])] for b in bins for curve in curves for extreme in (np.argmin, np.argmax)])
 
 
 def _measured(groups: Mapping[str, Sequence[Records]], topic: Topic) -> str | None:
     for metric in topic.metrics:
-        every = (series(records, metric) for runs in groups.values() for records in runs)
-        if any(np.isfinite(values).any() and (np.nan_to_num(values).any() or not topic.idle) for values in every):
+        columns = (series(records, metric) for runs in groups.values() for records in runs)
+        if any(np.isfinite(values).any() and (np.nan_to_num(values).any() or not topic.idle) for values in columns):
             return metric
     return None
 
@@ -191,7 +191,7 @@ def _draw_topic(axes: Axes, topic: Topic, metric: str, groups: Mapping[str, Sequ
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     highest, lowest = 0.0, np.inf
     for number, ((name, runs), colour) in enumerate(zip(groups.items(), palette(len(groups)), strict=True)):
-        curves = middle_and_range(runs, metric, topic.spikes)
+        curves = mean_and_range(runs, metric, topic.spikes)
         if curves is None:
             axes.plot([], [], color=colour, label=name)
             continue

@@ -22,39 +22,39 @@ MOST_PICTURES = 8  # of one run; the worst chains come first
 
 def pictures(diagnosis: Diagnosis, name: str) -> list[Picture]:
     """Draw each series that decides a finding, in the order of the findings; ``name`` begins their files."""
-    shown: dict[str, tuple[Series, list[Finding]]] = {}
+    by_source: dict[str, tuple[Series, list[Finding]]] = {}
     for finding in diagnosis.findings:
         series = deciding_series(diagnosis.run, finding, BY_NAME)
         if series is not None and len(series) > 1:
-            shown.setdefault(series.source or series.quantity, (series, []))[1].append(finding)
-    drawn = []
+            by_source.setdefault(series.source or series.quantity, (series, []))[1].append(finding)
+    images = []
     with plots.drawing():
-        for place, (source, (series, findings)) in enumerate(list(shown.items())[:MOST_PICTURES], 1):
+        for i, (source, (series, findings)) in enumerate(list(by_source.items())[:MOST_PICTURES], 1):
             checks = ", ".join(dict.fromkeys(finding.check for finding in findings))
             label = f"{source} over the steps, with marks where findings begin"
             svg = plots.as_svg(_figure(series, findings))
-            drawn.append(Picture(f"{name}-{place}.svg", label, f"{source} shows: {checks}", (svg,)))
-    return drawn
+            images.append(Picture(f"{name}-{i}.svg", label, f"{source} shows: {checks}", (svg,)))
+    return images
 
 
 def _figure(series: Series, findings: Sequence[Finding]) -> Figure:
-    shown = thinned(series, POINTS)
+    points = thinned(series, POINTS)
     figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES))
     axes = figure.subplots()
-    plots.draw_line(axes, shown.steps, shown.values, window(len(shown)), plots.BLUE)
+    plots.draw_line(axes, points.steps, points.values, window(len(points)), plots.BLUE)
     axes.set_title(_drawable(series.source or series.quantity))
     axes.set_xlabel("step")
     axes.set_ylabel(_drawable(series.unit) or "no unit")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    plots.choose_scale(axes, shown.values)
+    plots.choose_scale(axes, points.values)
     begun: dict[int, list[str]] = {}  # findings of one step share a mark
     for finding in findings:
         if finding.since_step is not None:
             begun.setdefault(finding.since_step, []).append(finding.check)
-    for since, checks in begun.items():
-        axes.axvline(since, color=plots.VERMILLION, linewidth=1.2, linestyle="--")
+    for step, checks in begun.items():
+        axes.axvline(step, color=plots.VERMILLION, linewidth=1.2, linestyle="--")
         axes.annotate(
-            ", ".join(dict.fromkeys(checks)), (since, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -3),
+            ", ".join(dict.fromkeys(checks)), (step, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -3),
             textcoords="offset points", va="top", color=plots.VERMILLION, fontsize=8,
         )  # fmt: skip
     return figure

@@ -87,7 +87,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Rendered:
     """A picture that was drawn."""
 
     svg: str  # the whole as SVG text
@@ -110,7 +110,7 @@ PANELS = {name: tuple(map(_panel, panels)) for name, panels in _TABLES["panels"]
 
 def draw(
     metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float] | None = None
-) -> dict[str, Drawn]:
+) -> dict[str, Rendered]:
     """Draw the pictures by name.
 
     "overview" is the picture to send alone. A run with several answers to a problem has the picture "groups", and one
@@ -128,25 +128,25 @@ def draw(
         pictures = {"train": training, "policy": _drawings(PANELS["policy"], metrics)}
         for name, (needed, _) in OPTIONAL.items():
             pictures[name] = _drawings(PANELS[name], metrics) if logged(metrics, needed) else []
-        drawn = {
-            name: together([single(panel) for panel in drawings]) for name, drawings in pictures.items() if drawings
+        rendered = {
+            name: combined(list(map(panel_figure, drawings))) for name, drawings in pictures.items() if drawings
         }
-        reward = together([single(training[0], WIDTH_INCHES)])
-        return {"overview": replace(reward, panels=drawn["train"].panels[:1]), **drawn}
+        reward = combined([panel_figure(training[0], WIDTH_INCHES)])
+        return {"overview": replace(reward, panels=rendered["train"].panels[:1]), **rendered}
 
 
 def _training(
     metrics: Metrics, weights: Mapping[str, float], metric: str | None, heldout: Mapping[int, float]
 ) -> list[Drawing]:
     """Return what draws the panels of the training, the reward with the held-out scores first."""
-    total, *parts = _reward_panels(metrics, weights, metric)
+    total, *part_panels = _reward_panels(metrics, weights, metric)
     logged = series(metrics, f"heldout/{metric or 'reward'}")
     steps = _steps(metrics)
     scores = {**heldout, **{int(steps[i]): float(logged[i]) for i in np.flatnonzero(np.isfinite(logged))}}
     label = f"held-out {metric or 'reward'}"
     return [
         partial(_draw_total, panel=total, metrics=metrics, label=label, scores=scores),
-        *(partial(draw_panel, panel=panel, metrics=metrics) for panel in parts),
+        *(partial(draw_panel, panel=panel, metrics=metrics) for panel in part_panels),
         *_drawings(PANELS["train"], metrics),
     ]
 
@@ -168,7 +168,7 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def single(drawing: Drawing, width: float = WIDTH_INCHES / 2) -> Figure:
+def panel_figure(drawing: Drawing, width: float = WIDTH_INCHES / 2) -> Figure:
     """Draw one panel as a figure of its own, by default half as wide as a picture.
 
     Its margins are set here: constrained layout lays out every text several times, and costs as much as the drawing.
@@ -187,14 +187,15 @@ def single(drawing: Drawing, width: float = WIDTH_INCHES / 2) -> Figure:
     # The labels stay where they are beside the axes, in inches: each drawing would look for a place.
     from_left = (axes.yaxis.label.get_position()[0] - axes.bbox.x0) / figure.dpi
     from_below = (axes.xaxis.label.get_position()[1] - axes.bbox.y0) / figure.dpi
-    for axis, at, right, up in ((axes.yaxis, (0.0, 0.5), from_left, 0.0), (axes.xaxis, (0.5, 0.0), 0.0, from_below)):
-        axis.set_label_coords(*at, transform=axes.transAxes + ScaledTranslation(right, up, figure.dpi_scale_trans))
+    for axis, x, y, right, up in ((axes.yaxis, 0.0, 0.5, from_left, 0.0), (axes.xaxis, 0.5, 0.0, 0.0, from_below)):
+        shift = ScaledTranslation(right, up, figure.dpi_scale_trans)
+        axis.set_label_coords(x, y, transform=axes.transAxes + shift)
     left = (axes.bbox.x0 - beside.x0) / figure.bbox.width + MARGIN_INCHES / width
     figure.subplots_adjust(left=max(left, 0.7 / width))  # the axes of most panels stand below one another
     return figure
 
 
-def together(figures: Sequence[Figure]) -> Drawn:
+def combined(figures: Sequence[Figure]) -> Rendered:
     """Return figures of equal size as one picture, two in a row; each of them is drawn once."""
     panels, pixels = [], []  # SVG texts, and colours [height, width, 4]
     for figure in figures:
@@ -206,22 +207,22 @@ def together(figures: Sequence[Figure]) -> Drawn:
     unsigned: Any = {"Software": None}  # equal metrics give equal bytes, whatever the version of matplotlib
     across = min(2, len(panels))
     white = np.full_like(pixels[0], 255)
-    rows = [(*pixels[at : at + across], white)[:across] for at in range(0, len(pixels), across)]
+    rows = [(*pixels[i : i + across], white)[:across] for i in range(0, len(pixels), across)]
     buffer = io.BytesIO()
-    quickly: Any = {"compress_level": 3}  # the default takes an eighth of the drawing more, for a fifth less
+    pil_options: Any = {"compress_level": 3}  # the default takes an eighth of the drawing more, for a fifth less
     colours = np.vstack([np.hstack(row) for row in rows])
-    imsave(buffer, colours, format="png", dpi=PNG_DPI, metadata=unsigned, pil_kwargs=quickly)
+    imsave(buffer, colours, format="png", dpi=PNG_DPI, metadata=unsigned, pil_kwargs=pil_options)
     width, height = (72.0 * inches for inches in figures[0].get_size_inches())
     placed = [
-        f'<svg x="{width * (at % across):g}" y="{height * (at // across):g}" width="{width:g}" height="{height:g}" '
-        + html.unique_svg(panel, f"panel{at}")[len("<svg ") :]
-        for at, panel in enumerate(panels)
+        f'<svg x="{width * (i % across):g}" y="{height * (i // across):g}" width="{width:g}" height="{height:g}" '
+        + html.unique_svg(panel, f"panel{i}")[len("<svg ") :]
+        for i, panel in enumerate(panels)
     ]
     size = f'width="{width * across:g}pt" height="{height * len(rows):g}pt"'
     box = f'viewBox="0 0 {width * across:g} {height * len(rows):g}"'
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     svg = f'<svg {names} {size} {box} version="1.1">\n{chr(10).join(placed)}\n</svg>\n'
-    return Drawn(svg, buffer.getvalue(), panels)
+    return Rendered(svg, buffer.getvalue(), panels)
 
 
 def palette(count: int) -> list[str]:
@@ -243,14 +244,14 @@ def picture(
         drawings = [*_training(metrics, weights, metric, heldout), *_drawings(PANELS["policy"][:1], metrics)]
         rows = -(-len(drawings) // 2)
         figure = Picture(figsize=(WIDTH_INCHES, ROW_INCHES * rows))
-        for place, panel in enumerate(drawings, 1):
-            panel(figure.add_subplot(rows, 2, place))
+        for i, panel in enumerate(drawings, 1):
+            panel(figure.add_subplot(rows, 2, i))
         return figure
 
 
 def absences(metrics: Metrics) -> list[str]:
     """Return a sentence for the panels that have no data, and one for each picture that is left out."""
-    left_out = {name: why for name, (metric, why) in OPTIONAL.items() if not logged(metrics, metric)}
+    left_out = {name: reason for name, (metric, reason) in OPTIONAL.items() if not logged(metrics, metric)}
     panels = [panel for name, panels in PANELS.items() if name not in left_out for panel in panels]
     lacking = [panel for panel in panels if not any(logged(metrics, name) for name in panel.lines)]
     empty = [f"{panel.title} ({', '.join(panel.lines)})" for panel in lacking]
@@ -263,26 +264,26 @@ def captions(
 ) -> dict[str, str]:
     """Return what to look for in each picture, a sentence for each panel that is drawn; arguments as of ``draw``."""
 
-    def several(panel: Panel) -> bool:
+    def has_estimates(panel: Panel) -> bool:
         return panel.estimates and sum(logged(metrics, name) for name in panel.lines) > 1
 
     width = window(len(metrics))
     lines = "The lines show every step."
     if width > 1:
         lines = f"Faint lines show every step, strong lines a rolling median over {width} steps."
-    drawn = {name: measured(panels, metrics) for name, panels in PANELS.items()}
+    panels_of = {name: measured(panels, metrics) for name, panels in PANELS.items()}
     texts = {
         name: [
             lines,
             *(panel.caption for panel in panels),
-            *([NOTES["estimates"]] if any(map(several, panels)) else []),
+            *([NOTES["estimates"]] if any(map(has_estimates, panels)) else []),
         ]
-        for name, panels in drawn.items()
+        for name, panels in panels_of.items()
     }
     diamonds = [NOTES["heldout"]] if heldout or logged(metrics, f"heldout/{metric or 'reward'}") else []
-    parts = [NOTES["parts"]] if any(logged(metrics, f"reward/{part}") for part in weights) else []
+    part_notes = [NOTES["parts"]] if any(logged(metrics, f"reward/{part}") for part in weights) else []
     band = [NOTES["band"]] if logged(metrics, "kl_ref_k1_seq_se") else []
-    texts["train"] = [lines, *diamonds, *parts, *texts["train"][1:], *band]
+    texts["train"] = [lines, *diamonds, *part_notes, *texts["train"][1:], *band]
     texts["overview"] = [lines, *diamonds]
     return {name: " ".join(sentences) for name, sentences in texts.items()}
 
@@ -315,11 +316,11 @@ def as_svg(figure: Figure) -> str:
 def measured(panels: Iterable[Panel], metrics: Metrics) -> list[Panel]:
     """Return the panels that have something to show; a total is left out where one of its parts is all of it."""
     panels = list(panels)
-    parts = [series(metrics, name) for panel in panels if not panel.total for name in panel.lines]
+    part_values = [series(metrics, name) for panel in panels if not panel.total for name in panel.lines]
 
     def repeats(panel: Panel) -> bool:
         sums = [series(metrics, name) for name in panel.lines if panel.total]
-        return any(np.allclose(part, total, equal_nan=True) for part in parts for total in sums)
+        return any(np.allclose(part, total, equal_nan=True) for part in part_values for total in sums)
 
     return [panel for panel in panels if any(logged(metrics, name) for name in panel.lines) and not repeats(panel)]
 
@@ -335,15 +336,15 @@ def _reward_panels(metrics: Metrics, weights: Mapping[str, float], metric: str |
     They have a scale each: a part that is near 1 throughout would flatten a total that rises from 0.1 to 0.2.
     """
     total = series(metrics, "reward/mean")
-    parts = {part: weight * series(metrics, f"reward/{part}") for part, weight in weights.items()}
-    parts = {part: values for part, values in parts.items() if np.isfinite(values).any()}
-    same = [part for part, values in parts.items() if np.allclose(values, total, equal_nan=True)]
-    drawn = [part for part in parts if part not in same][: len(PART_COLOURS)]
+    contributions = {part: weight * series(metrics, f"reward/{part}") for part, weight in weights.items()}
+    contributions = {part: values for part, values in contributions.items() if np.isfinite(values).any()}
+    same = [part for part, values in contributions.items() if np.allclose(values, total, equal_nan=True)]
+    plotted = [part for part in contributions if part not in same][: len(PART_COLOURS)]
     panels = [Panel("Reward in training", {"reward/mean": (BLUE, " = ".join(["total", *same]))})]
-    if drawn:
-        names = {part: part if weights[part] == 1.0 else f"{weights[part]:g} x {part}" for part in drawn}
-        lines = {f"reward/{part}": (PART_COLOURS[i], names[part]) for i, part in enumerate(drawn)}
-        scale = {f"reward/{part}": weights[part] for part in drawn}
+    if plotted:
+        names = {part: part if weights[part] == 1.0 else f"{weights[part]:g} x {part}" for part in plotted}
+        lines = {f"reward/{part}": (PART_COLOURS[i], names[part]) for i, part in enumerate(plotted)}
+        scale = {f"reward/{part}": weights[part] for part in plotted}
         panels.append(Panel("Parts of the reward, times their weights", lines, scale=scale))
     if metric and metric not in weights and logged(metrics, f"reward/{metric}"):
         panels.append(Panel(f"{metric} in training (not rewarded)", {f"reward/{metric}": (BLUE, "")}))
@@ -351,7 +352,6 @@ def _reward_panels(metrics: Metrics, weights: Mapping[str, float], metric: str |
 
 
 def _draw_total(axes: Axes, panel: Panel, metrics: Metrics, label: str, scores: Mapping[int, float]) -> None:
-    """Draw the reward, with the held-out scores by step."""
     draw_panel(axes, panel, metrics)
     if scores:
         axes.plot(

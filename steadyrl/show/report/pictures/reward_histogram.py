@@ -26,7 +26,7 @@ LIGHTEST, DARKEST = "#D3E6F2", "#002B45"  # a level without any rollout stays wh
 RANGE_PANEL = Panel("Reward range", {"reward/mean": (BLUE, "mean")})
 
 
-def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
+def draw(metrics: Metrics, recorded: Recorded) -> plots.Rendered | None:
     """Draw the picture; None if neither panel has data."""
     drawings: list[plots.Drawing] = []
     if plots.logged(metrics, "reward/min"):
@@ -35,7 +35,7 @@ def draw(metrics: Metrics, recorded: Recorded) -> plots.Drawn | None:
     if not drawings:
         return None
     with plots.drawing():
-        return plots.together([plots.single(panel) for panel in drawings])
+        return plots.combined([plots.panel_figure(panel) for panel in drawings])
 
 
 def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
@@ -54,8 +54,8 @@ def sentences(metrics: Metrics, recorded: Recorded) -> list[str]:
 
 def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
     """Return the shares of each step's rollouts by level, [levels, steps], and the levels' borders, [levels + 1]."""
-    every = np.concatenate([np.asarray(rewards, dtype=np.float64) for rewards in recorded.values()])
-    low, high = float(every.min()), float(every.max())
+    all_rewards = np.concatenate([np.asarray(rewards, dtype=np.float64) for rewards in recorded.values()])
+    low, high = float(all_rewards.min()), float(all_rewards.max())
     borders = np.linspace(low, high, LEVELS + 1) if high > low else np.array([low - 0.5, high + 0.5])
     counts = [np.histogram(rewards, borders)[0] / len(rewards) for rewards in recorded.values()]
     return np.array(counts).T, borders
@@ -63,8 +63,8 @@ def histogram(recorded: Recorded) -> tuple[np.ndarray, np.ndarray]:
 
 def borders(steps: Sequence[int]) -> np.ndarray:
     """Return the borders of columns, [S + 1]: halfway between neighbours, and half a step beyond both ends."""
-    at = np.asarray(steps, dtype=np.float64)
-    return np.concatenate([[at[0] - 0.5], (at[:-1] + at[1:]) / 2, [at[-1] + 0.5]])
+    centres = np.asarray(steps, dtype=np.float64)
+    return np.concatenate([[centres[0] - 0.5], (centres[:-1] + centres[1:]) / 2, [centres[-1] + 0.5]])
 
 
 def _draw_range(axes: Axes, metrics: Metrics) -> None:
