@@ -24,32 +24,34 @@ OPENING = 3  # rows that are the start
 class Bound:
     """What a series does not pass in a healthy run."""
 
-    of: str
+    quantity: str
     """The quantity, in its own unit."""
-    most: float | None = None
+    upper: float | None = None
     """The highest value; None for no limit."""
-    least: float | None = None
+    lower: float | None = None
     """The lowest value; None for no limit."""
-    times: Literal["", "start", "end"] = ""
-    """"start" or "end": ``most`` and ``least`` are multiples of that level; "" for values."""
-    at: Literal["", "end"] = ""
+    relative_to: Literal["", "start", "end"] = ""
+    """"start" or "end": ``upper`` and ``lower`` are multiples of that level; "" for values."""
+    rows: Literal["", "end"] = ""
     """"end": the level at the end counts alone; "" for every row."""
 
     def broken(self, run: Run) -> str:
         """Return where a run breaks the bound, one sentence; "" if it does not, or has no such series."""
-        series = run.get(self.of)
+        series = run.get(self.quantity)
         if series is None or len(series) < NEIGHBOURS:
             return ""
-        level = {"start": float(np.median(series.values[:OPENING])), "end": tail(series)}.get(self.times, 1.0)
+        level = {"start": float(np.median(series.values[:OPENING])), "end": tail(series)}.get(self.relative_to, 1.0)
         if level <= 0:
             return ""
-        values = np.array([tail(series)]) if self.at else rolling_median(series.values, NEIGHBOURS)
+        values = np.array([tail(series)]) if self.rows else rolling_median(series.values, NEIGHBOURS)
         steps = series.steps[-len(values) :]
-        worst = {"above": (self.most, int(values.argmax())), "below": (self.least, int(values.argmin()))}
-        for word, (limit, place) in worst.items():
-            if limit is None or (values[place] <= limit * level if word == "above" else values[place] >= limit * level):
+        worst = {"above": (self.upper, int(values.argmax())), "below": (self.lower, int(values.argmin()))}
+        for word, (limit, row) in worst.items():
+            if limit is None or (values[row] <= limit * level if word == "above" else values[row] >= limit * level):
                 continue
-            compared = f"{limit:g} times its {self.times} ({number(level)})" if self.times else number(limit)
-            name, unit = series.source or self.of, f" {series.unit}" if series.unit else ""
-            return f"{name} is {number(float(values[place]))}{unit} at step {steps[place]}, {word} {compared}"
+            compared = (
+                f"{limit:g} times its {self.relative_to} ({number(level)})" if self.relative_to else number(limit)
+            )
+            name, unit = series.source or self.quantity, f" {series.unit}" if series.unit else ""
+            return f"{name} is {number(float(values[row]))}{unit} at step {steps[row]}, {word} {compared}"
         return ""

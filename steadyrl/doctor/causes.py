@@ -34,16 +34,17 @@ def arrange(findings: Sequence[Finding], tolerance: int, checks: Mapping[str, Ch
         tolerance: Steps by which a consequence may show before its cause does: both are dated by blocks of noisy steps.
         checks: By name, in the order of findings that are equally bad and equally old.
     """
-    single, suspected = _weighed(_merged(findings), checks)
+    weighed, suspected = _weighed(_merged(findings), checks)
+    # One after the other: a link that closed a circle with those before it is not made.
     linked: list[Finding] = []
-    for finding in single:
-        linked.append(replace(finding, follows=_cause(finding, single, linked, tolerance, checks, suspected)))
+    for finding in weighed:
+        linked.append(replace(finding, follows=_cause(finding, weighed, linked, tolerance, checks, suspected)))
     order = [*checks, *{finding.check for finding in linked} - checks.keys()]
     ordered = sorted(linked, key=lambda f: (SEVERITIES.index(f.severity), _start(f), order.index(f.check), f.cause))
-    return tuple(_together([placed.finding for placed in tree(_by_worst(ordered))], checks))
+    return tuple(_with_slowing_roots([placed.finding for placed in tree(_by_worst(ordered))], checks))
 
 
-def _together(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> Sequence[Finding]:
+def _with_slowing_roots(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> Sequence[Finding]:
     """Return findings of which the first harmful advice takes along that of other roots that slow a run down.
 
     What may only show that something is wrong, as a suspicion has it, is no such root.
@@ -95,8 +96,8 @@ def _merged(findings: Sequence[Finding]) -> list[Finding]:
     merged: dict[tuple[str, str], Finding] = {}
     for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), _start(f))):
         worst = merged.setdefault((finding.check, finding.cause), finding)
-        more = tuple(line for line in finding.evidence if line not in worst.evidence)
-        merged[finding.check, finding.cause] = replace(worst, evidence=worst.evidence + more)
+        new_evidence = tuple(line for line in finding.evidence if line not in worst.evidence)
+        merged[finding.check, finding.cause] = replace(worst, evidence=worst.evidence + new_evidence)
     return list(merged.values())
 
 
@@ -114,10 +115,10 @@ def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> t
     check = checks[suspicion.check]
     causes = {*check.explains, *check.cause(suspicion.cause).explains}
     suspects = {_changed(override): override for override in suspicion.overrides}
-    others = [finding for finding in findings if finding is not suspicion]
+    remaining = [finding for finding in findings if finding is not suspicion]
     harms = any(finding.harms for finding in findings)
     explained, measured, leads = [], [], []
-    for finding in others:
+    for finding in remaining:
         on_suspect = not suspects.keys().isdisjoint(map(_changed, finding.overrides))
         if not on_suspect and not causes.isdisjoint((finding.check, f"{finding.check}:{finding.cause}")):
             explained.append(finding)
@@ -126,10 +127,10 @@ def _weighed(findings: Sequence[Finding], checks: Mapping[str, Check[Run]]) -> t
             leads += [finding.check] if on_suspect else []
     if not measured:
         worst = min((suspicion, *explained), key=lambda finding: SEVERITIES.index(finding.severity)).severity
-        others.append(replace(suspicion, severity=worst))
+        remaining.append(replace(suspicion, severity=worst))
         leads = [suspicion.check]
-    others = [_with_suspects(f, suspects) if f in measured else f for f in others]
-    return others, {f"{f.check}:{f.cause}": leads[0] for f in explained if leads}
+    remaining = [_with_suspects(f, suspects) if f in measured else f for f in remaining]
+    return remaining, {f"{f.check}:{f.cause}": leads[0] for f in explained if leads}
 
 
 def _changed(override: str) -> str:
@@ -138,14 +139,14 @@ def _changed(override: str) -> str:
 
 def _with_suspects(finding: Finding, suspects: Mapping[str, str]) -> Finding:
     """Return measured advice that takes along what else lies far from usual."""
-    more = tuple(suspects[name] for name in suspects.keys() - set(map(_changed, finding.overrides)))
-    remedy = f"{finding.remedy} Set back what else lies far from usual: {', '.join(sorted(more))}."
-    return replace(finding, remedy=remedy, overrides=finding.overrides + tuple(sorted(more))) if more else finding
+    added = sorted(suspects[name] for name in suspects.keys() - set(map(_changed, finding.overrides)))
+    remedy = f"{finding.remedy} Set back what else lies far from usual: {', '.join(added)}."
+    return replace(finding, remedy=remedy, overrides=(*finding.overrides, *added)) if added else finding
 
 
 def _cause(
     finding: Finding,
-    every: Sequence[Finding],
+    findings: Sequence[Finding],
     linked: Sequence[Finding],
     tolerance: int,
     checks: Mapping[str, Check[Run]],
@@ -155,14 +156,11 @@ def _cause(
     check = checks.get(finding.check)
     if check is None:
         return ""
-    own = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
-    able_checks: list[str] = [*own, *check.follows, suspected.get(f"{finding.check}:{finding.cause}", finding.check)]
-    for follows in able_checks:
+    by_cause = next((cause.follows for cause in check.causes if cause.name == finding.cause), ())
+    for follows in (*by_cause, *check.follows, suspected.get(f"{finding.check}:{finding.cause}", "")):
         name, _, cause = follows.partition(":")
-        if name == finding.check:
-            continue
         # What is merely worth knowing, and needs nothing done, explains no harm.
-        able = [f for f in every if f.check == name and cause in ("", f.cause) and (f.harms or not finding.harms)]
+        able = [f for f in findings if f.check == name and cause in ("", f.cause) and (f.harms or not finding.harms)]
         in_time = finding.since_step is None or any(_start(f) <= finding.since_step + tolerance for f in able)
         if able and in_time and not _leads_to(name, finding.check, linked):
             return name
@@ -170,23 +168,23 @@ def _cause(
 
 
 def _leads_to(check: str, ancestor: str, linked: Sequence[Finding]) -> bool:
-    """Return True if ``check`` already follows ``ancestor``, directly or through others."""
+    """Return True if ``check`` is ``ancestor``, or follows it already, directly or through others."""
     follows = {check}
     while True:
-        more = {finding.follows for finding in linked if finding.check in follows} - {"", *follows}
-        if not more:
+        parents = {finding.follows for finding in linked if finding.check in follows} - {"", *follows}
+        if not parents:
             return ancestor in follows
-        follows |= more
+        follows |= parents
 
 
-def _by_worst(ordered: Sequence[Finding]) -> list[Finding]:
+def _by_worst(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings with those first whose chain of consequences holds the worst; else as they were."""
-    worst = {id(finding): SEVERITIES.index(finding.severity) for finding in ordered}
-    for _ in ordered:  # as many rounds as the longest chain could have links
-        for finding in ordered:
-            if cause := next((candidate for candidate in ordered if candidate.check == finding.follows), None):
+    worst = {id(finding): SEVERITIES.index(finding.severity) for finding in findings}
+    for _ in findings:  # as many rounds as the longest chain could have links
+        for finding in findings:
+            if cause := next((candidate for candidate in findings if candidate.check == finding.follows), None):
                 worst[id(cause)] = min(worst[id(cause)], worst[id(finding)])
-    return sorted(ordered, key=lambda finding: worst[id(finding)])
+    return sorted(findings, key=lambda finding: worst[id(finding)])
 
 
 def _start(finding: Finding) -> int:

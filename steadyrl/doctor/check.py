@@ -73,8 +73,8 @@ class Found:
     """Name of one of the check's causes."""
     severity: Severity = "critical"
     """As in ``Finding``."""
-    since: int | None = None
-    """As ``Finding.since_step``."""
+    since_step: int | None = None
+    """As in ``Finding``."""
     message: str = ""
     """As in ``Finding``."""
     evidence: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Found:
 class Unknown:
     """Why ``find`` cannot tell: one sentence, and the quantities or settings that would let it."""
 
-    why: str
+    message: str
     would_tell: tuple[str, ...] = ()
 
 
@@ -177,7 +177,7 @@ class Check(Generic[Subject]):
 
     def _finding(self, subject: Subject, result: Found | Passed | Unknown) -> Finding:
         if isinstance(result, Unknown):
-            return Finding(self.name, message=result.why, state="unknown", would_tell=result.would_tell)
+            return Finding(self.name, message=result.message, state="unknown", would_tell=result.would_tell)
         if isinstance(result, Passed):
             return Finding(self.name, message=result.message, state="ok", evidence=result.evidence)
         cause = self.cause(result.cause)
@@ -185,7 +185,7 @@ class Check(Generic[Subject]):
         return Finding(
             check=self.name,
             severity=result.severity,
-            since_step=result.since,
+            since_step=result.since_step,
             cause=cause.name,
             message=result.message,
             evidence=result.evidence,
@@ -225,7 +225,7 @@ class Registry:
         records = {}
         for name, entry in entries.items():
             if name not in shared:
-                causes = [Cause(cause, **_plain(own, shared)) for cause, own in entry.get("causes", {}).items()]
+                causes = [Cause(cause, **_plain(fields, shared)) for cause, fields in entry.get("causes", {}).items()]
                 bound = Bound(**entry["bound"]) if "bound" in entry else None
                 records[name] = {**_plain(entry, shared), "name": name, "causes": tuple(causes), "bound": bound}
         return cls(records)
@@ -295,15 +295,15 @@ def _too_short(check: Check[Run], run: Run) -> Unknown | None:
     if rows >= min(fewest, check.min_steps) and steps >= check.min_steps:
         return None
     averaged = f" of {run.averaged_over} steps each" if run.averaged_over > 1 else ""
-    wanted = -(-check.min_steps * rows // steps)
-    most = max(wanted, min(FEWEST_ROWS, check.min_steps))
-    return Unknown(f"too few rows{averaged}: {rows}, and it takes {most}")
+    rows_of_min_steps = -(-check.min_steps * rows // steps)  # rounded up
+    needed_rows = max(rows_of_min_steps, min(FEWEST_ROWS, check.min_steps))
+    return Unknown(f"too few rows{averaged}: {rows}, and it takes {needed_rows}")
 
 
 def in_words(need: str) -> str:
     """Return what a sentence calls a need of a check, in which bars part what can stand for one another."""
-    *others, last = (WORDS.get(name, name) for name in need.split("|"))
-    return f"{', '.join(others)} or {last}" if others else last
+    *leading, last = (WORDS.get(name, name) for name in need.split("|"))
+    return f"{', '.join(leading)} or {last}" if leading else last
 
 
 def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tuple[str, tuple[str, ...]]:
@@ -318,7 +318,7 @@ def _for_trainer(check: Check[Run], run: Run, cause: Cause, result: Found) -> tu
         return result.remedy or cause.remedy, ()
     advised = cause.changes(run) if result.change is None else result.change
     # What a setting is at the end: what was logged of it last, or what it was set to; None where that is unknown.
-    logged = {name: series.values[-1] for name in advised if (series := run.get(name)) is not None}
+    logged = {name: series.last for name in advised if (series := run.get(name)) is not None}
     change = {name: value for name, value in advised.items() if logged.get(name, run.settings.get(name)) != value}
     return (result.remedy or cause.remedy) + relative(run, change), spelled(run, change)
 

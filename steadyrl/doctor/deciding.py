@@ -21,14 +21,14 @@ def deciding_series(run: Run, finding: Finding, checks: Mapping[str, Check[Run]]
     Of several that could, the one that the finding's own evidence names.
     """
     check = checks.get(finding.check)
-    wanted = () if check is None else check.shows or tuple(name for need in check.needs for name in need.split("|"))
+    quantities = () if check is None else check.shows or tuple(name for need in check.needs for name in need.split("|"))
     named = set(NAME.findall(" ".join((finding.message, *finding.evidence))))
-    if not wanted:  # a check of whatever is logged
-        wanted = tuple(quantity for quantity in run.series if quantity in named)
-    several = [series for quantity in wanted for series in _logged(run, quantity)]
+    if not quantities:  # a check of whatever is logged
+        quantities = tuple(quantity for quantity in run.series if quantity in named)
+    candidates = [series for quantity in quantities for series in _logged(run, quantity)]
     if finding.check in ONLY_SIGNED:
-        several = [series for series in several if series.estimator in ("k1", "")] or several
-    return next((series for series in several if series.source in named), several[0] if several else None)
+        candidates = [series for series in candidates if series.estimator in ("k1", "")] or candidates
+    return next((series for series in candidates if series.source in named), candidates[0] if candidates else None)
 
 
 def _logged(run: Run, quantity: str) -> list[Series]:
@@ -37,13 +37,13 @@ def _logged(run: Run, quantity: str) -> list[Series]:
     return [finite for name in names for series in run.series[name] if len(finite := series.finite())]
 
 
-def envelope(series: Series, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a series in bins of equal numbers of points: (first step, least, greatest value of each), [k <= bins].
+def envelope(series: Series, n_bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a series in bins of equal numbers of points: (first step, least, greatest value of each), [k <= n_bins].
 
     Nothing that stands out is lost, unlike in a mean or in every tenth point.
     """
-    parts = np.array_split(np.arange(len(series)), min(bins, len(series)))
-    starts = np.array([part[0] for part in parts])
+    bin_rows = np.array_split(np.arange(len(series)), min(n_bins, len(series)))
+    starts = np.array([rows[0] for rows in bin_rows])
     low, high = np.minimum.reduceat(series.values, starts), np.maximum.reduceat(series.values, starts)
     return series.steps[starts], low, high
 
@@ -52,6 +52,6 @@ def thinned(series: Series, points: int) -> Series:
     """Return a series with about so many points at most: the least and the greatest of each bin, in their order."""
     if len(series) <= points:
         return series
-    parts = np.array_split(np.arange(len(series)), points // 2)
-    extremes = [(part[series.values[part].argmin()], part[series.values[part].argmax()]) for part in parts]
-    return series.at(np.unique(np.array(extremes).ravel()))
+    bin_rows = np.array_split(np.arange(len(series)), points // 2)
+    extremes = [(rows[series.values[rows].argmin()], rows[series.values[rows].argmax()]) for rows in bin_rows]
+    return series.select(np.unique(np.array(extremes).ravel()))

@@ -102,7 +102,7 @@ def differ(first: Run, second: Run) -> Difference:
         # Equal series are no test, and one that is logged twice is one.
         unlike = [(a.values, b.values) for a, b in pairs.values() if not np.array_equal(a.values, b.values)]
         risk = RISK / max(len({(x.tobytes(), y.tobytes()) for x, y in unlike}), 1)
-        results = {name: _parts(*pair, risk) for name, pair in pairs.items()}
+        results = {name: _parting(*pair, risk) for name, pair in pairs.items()}
     parted = [part for part in results.values() if part is not None]
     same = [name for name, part in results.items() if part is None]
     # What is held out shows what training did, whenever it is measured.
@@ -112,18 +112,18 @@ def differ(first: Run, second: Run) -> Difference:
     missing = [setting for setting in settings if None in setting.values]
     in_config = {setting.name for setting in unequal}
     for part in parted:  # what is logged of a setting that no config tells, where its greatest values are unequal
-        shown = (number(part.levels[0]), number(part.levels[1]))
-        if part.quantity in SET and part.quantity not in in_config and shown[0] != shown[1]:
-            unequal.append(Setting(part.quantity, (part.quantity, part.quantity), shown))
+        levels = (number(part.levels[0]), number(part.levels[1]))
+        if part.quantity in SET and part.quantity not in in_config and levels[0] != levels[1]:
+            unequal.append(Setting(part.quantity, (part.quantity, part.quantity), levels))
     ordered = _by_weight(unequal, parted)
     cause = _cause(ordered, missing, parted, bool(pairs) or not shared)
-    alone = (_only(first, second), _only(second, first))
+    alone = (_logged_alone(first, second), _logged_alone(second, first))
     return Difference(tuple(ordered), tuple(missing), tuple(parted), tuple(same), cause, alone)
 
 
-def _only(run: Run, other: Run) -> tuple[str, ...]:
+def _logged_alone(run: Run, reference: Run) -> tuple[str, ...]:
     """Return the quantities that a run logs and another does not, in some unit, but for the machine's."""
-    return tuple(name for name in run.series if name not in other.series and not name.startswith(OUTSIDE))
+    return tuple(name for name in run.series if name not in reference.series and not name.startswith(OUTSIDE))
 
 
 def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
@@ -137,13 +137,13 @@ def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
         if all(isinstance(value, str | int | float) and not IS_A_PLACE.match(str(value)) for value in values)
         and not _equal(*values)
     }
-    known = {**first.config, **first.settings}, {**second.config, **second.settings}
+    all_settings = {**first.config, **first.settings}, {**second.config, **second.settings}
     # A config that holds a setting twice, as "train.seed" and "seed", differs in it once.
     return [
         Setting(key, (key, key), values)
         for key, values in unequal.items()
         if not any(
-            tuple(settings.get(key[mark.end() :]) for settings in known) == values
+            tuple(settings.get(key[mark.end() :]) for settings in all_settings) == values
             for mark in re.finditer(r"[._/]", key)
         )
     ]
@@ -168,12 +168,12 @@ def sentences(difference: Difference) -> list[str]:
         key = " / ".join(dict.fromkeys(setting.keys))
         called = setting.name if key == setting.name else f"{setting.name} ({key})"
         lines.append(f"set differently: {called}: {setting.values[0]} and {setting.values[1]}")
-    if more := [setting.name for setting in difference.settings[MOST_SHOWN:]]:
-        lines.append(f"set differently, too: {listed(more)}")
+    if remaining := [setting.name for setting in difference.settings[MOST_SHOWN:]]:
+        lines.append(f"set differently, too: {listed(remaining)}")
     if difference.one_sided:
         lines.append(f"known of one run only: {', '.join(setting.name for setting in difference.one_sided)}")
     lasting = [part for part in difference.parted if part.lasting]
-    lines += [f"differs: {_where(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
+    lines += [f"differs: {_step_range(part)}: {_levels(part)}" for part in lasting[:MOST_SHOWN]]
     if later := [part.quantity for part in lasting[MOST_SHOWN:]]:
         lines.append(f"differ later, or with these: {listed(later)}")
     briefly = difference.parted[len(lasting) :]
@@ -195,8 +195,8 @@ def _levels(part: Parted) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first of some names, and how many more there are."""
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return f"{', '.join(names[:MOST_SHOWN])}{more}"
+    remainder = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return f"{', '.join(names[:MOST_SHOWN])}{remainder}"
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -205,10 +205,10 @@ def _equal(left: Any, right: Any) -> bool:
     return str(left) == str(right)
 
 
-def _pair(first: Run, second: Run, quantity: str) -> tuple[Series, Series] | None:
+def _pair(first_run: Run, second_run: Run, quantity: str) -> tuple[Series, Series] | None:
     """Return a quantity of both runs in one unit and by one estimator, at the steps that they share; or None."""
-    for left in first.series[quantity]:
-        right = second.get(quantity, left.unit, left.estimator)
+    for left in first_run.series[quantity]:
+        right = second_run.get(quantity, left.unit, left.estimator)
         if right is not None and (right.unit, right.estimator) == (left.unit, left.estimator):
             a, b = together(left.finite(), right)
             if len(a) >= FEWEST:
@@ -216,7 +216,7 @@ def _pair(first: Run, second: Run, quantity: str) -> tuple[Series, Series] | Non
     return None
 
 
-def _parts(a: Series, b: Series, risk: float) -> Parted | None:
+def _parting(a: Series, b: Series, risk: float) -> Parted | None:
     """Return where two series differ by more than their noise; or None.
 
     Of quantities above 0 it is the difference of their logarithms, too, where one is mostly twice the other, or where
@@ -227,9 +227,9 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     floor = ROUNDING * float(np.median(np.maximum(np.abs(x), np.abs(y))))
     if a.quantity in SET and (a.quantity == "learning_rate" or not (np.ptp(x) or np.ptp(y))):
         # What is set has no noise; the first values may be a warm-up's.
-        step = int(a.steps[(np.abs(x - y) > floor).argmax()])
-        most = float(x.max()), float(y.max())
-        return Parted(a.quantity, step, most, (step, step)) if (np.abs(x - y) > floor).any() else None
+        unequal = np.abs(x - y) > floor
+        step = int(a.steps[unequal.argmax()])
+        return Parted(a.quantity, step, (a.greatest, b.greatest), (step, step)) if unequal.any() else None
     scales = [(x, y, floor)]
     if (x > 0).all() and (y > 0).all():
         ratio = np.log(x / y)
@@ -244,46 +244,43 @@ def _parts(a: Series, b: Series, risk: float) -> Parted | None:
     levels = (float(x[parting.start : parting.stop].mean()), float(y[parting.start : parting.stop].mean()))
     if abs(levels[0] - levels[1]) <= EQUAL * max(map(abs, levels)):
         return None
-    step, low, high = (int(a.steps[at]) for at in (parting.start, parting.earliest, parting.latest))
+    step, low, high = (int(a.steps[index]) for index in (parting.start, parting.earliest, parting.latest))
     return Parted(a.quantity, step, levels, (low, high), lasting)
 
 
-def _magnitude(more: np.ndarray, less: np.ndarray) -> Gap | None:
+def _magnitude(higher: np.ndarray, lower: np.ndarray) -> Gap | None:
     """Return from where on one series [n] is above all that the other becomes, if by ten times over half of the log."""
-    least = np.minimum.accumulate(more[::-1])[::-1]
-    most = np.maximum.accumulate(less[::-1])[::-1]
-    apart = least > np.maximum(TENFOLD * np.abs(np.median(less[len(less) // 2 :])), most)
+    lowest = np.minimum.accumulate(higher[::-1])[::-1]
+    highest = np.maximum.accumulate(lower[::-1])[::-1]
+    apart = lowest > np.maximum(TENFOLD * np.abs(np.median(lower[len(lower) // 2 :])), highest)
     start = int(apart.argmax())
-    return Gap(start, start, start, len(more)) if apart.any() and 2 * start <= len(more) else None
+    return Gap(start, start, start, len(higher)) if apart.any() and 2 * start <= len(higher) else None
 
 
 def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequence[Parted], compared: bool) -> str:
     measured = [part for part in parted if part.quantity not in SET]
-    shown = "nothing that both log differs beyond its noise"
+    observed = "nothing that both log differs beyond its noise"
     if not compared:
-        shown = f"they share fewer than {FEWEST} rows of every quantity, too few to tell a difference from noise"
+        observed = f"they share fewer than {FEWEST} rows of every quantity, too few to tell a difference from noise"
     if measured:
         doubt = "" if measured[0].lasting else ", as another seed may"
-        shown = f"{_where(measured[0])} is the first to differ{doubt}"
+        observed = f"{_step_range(measured[0])} is the first to differ{doubt}"
     if settings:
-        lead, *others = settings[: MOST_NAMED + 1]
-        more = f", and so {'is' if len(others) == 1 else 'are'} {_names(others)}" if others else ""
+        lead, *followers = settings[: MOST_NAMED + 1]
+        also = f", and so {'is' if len(followers) == 1 else 'are'} {_names(followers)}" if followers else ""
         directly = measured and lead.name in KNOWN["moved_by"].get(measured[0].quantity, [])
         moves = f", which {lead.name} moves directly" if directly else ""
-        return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{more}; {shown}{moves}"
+        return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{also}; {observed}{moves}"
     if schedules := [part for part in parted if part.quantity in SET]:
-        return f"{schedules[0].quantity} is set differently, {_levels(schedules[0])}; {shown}"
+        return f"{schedules[0].quantity} is set differently, {_levels(schedules[0])}; {observed}"
     unknown = f"; known of one run only are {_names(missing)}" if missing else ""
+    advice = "look at what the logs do not hold, such as data, prompts, seeds, versions and hardware"
     if not parted:
-        return f"{shown}, and no setting that is known of both differs{unknown}: the logs do not tell these runs apart"
-    return (
-        f"{shown}, and no setting that is known of both differs{unknown}: look at what the logs do not hold, such as "
-        "data, prompts, seeds, versions and hardware"
-    )
+        advice = "the logs do not tell these runs apart"
+    return f"{observed}, and no setting that is known of both differs{unknown}: {advice}"
 
 
-def _where(part: Parted) -> str:
-    """Return a quantity with the step from which it differs and the bounds of that step."""
+def _step_range(part: Parted) -> str:
     low, high = part.between
     about = "" if low == high else f" ({low} to {high}, 95 %)"
     return f"{part.quantity} from step {part.step}{about}"

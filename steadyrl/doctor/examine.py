@@ -63,17 +63,15 @@ class Diagnosis:
     """What no check found harm in, although the log is other than in healthy runs; the evidence says where."""
 
     def __repr__(self) -> str:
-        lines = [
-            f"{self.run.path}: {self.run.facts}",
-            f"    {self.judgement.sentence if self.judgement else self.verdict}",
-        ]
+        verdict = self.judgement.sentence if self.judgement else self.verdict
+        lines = [f"{self.run.path}: {self.run.facts}", f"    {verdict}"]
         if self.run.unknown and self.run.trainer == "unknown":
             lines.append(f"    {self.run.left_out}")
         if self.judgement:
             lines += [f"    not known: {text}" for text in self.missing]
         for finding in self.findings:
-            since = "" if finding.since_step is None else f", since step {finding.since_step}"
-            lines.append(f"    {finding.severity} {finding.check} ({finding.cause}){since}: {finding.message}")
+            started = "" if finding.since_step is None else f", since step {finding.since_step}"
+            lines.append(f"    {finding.severity} {finding.check} ({finding.cause}){started}: {finding.message}")
             lines += [f"        do: {finding.remedy}"] if finding.remedy else []
             lines += [f"        change: {text}" for text in self.run.changes(finding)]
         return "\n".join(lines)
@@ -127,7 +125,7 @@ class Diagnosis:
         """Says which scores training has raised; "" where none are known to be."""
         return next((finding.message for finding in self.fine if finding.check == "heldout_no_gain"), "")
 
-    @property
+    @cached_property
     def _minor(self) -> tuple[str, ...]:
         """What could not be judged and weighs little: a reward that clearly rises shows a signal and a gradient.
 
@@ -137,14 +135,14 @@ class Diagnosis:
         if self._scores:
             return minor
         reward = self.run.get("reward")
+        if reward is None or self.run.covers(reward) < ENOUGH:
+            return ()
         with np.errstate(over="ignore", invalid="ignore"):
-            course = None if reward is None else measure(reward)
-            rose = reward is not None and direction(reward) > 0
-        if reward is None or course is None or self.run.covers(reward) < ENOUGH:
+            course, rose = measure(reward), direction(reward) > 0
+        if course is None:
             return ()
         # Where one thing only is open, a trend above 0 is enough of a rise; else one that is twice its uncertainty.
-        change = course.change
-        one_gap = len(self._gaps) == 1
+        change, one_gap = course.change, len(self._gaps) == 1
         rose |= one_gap and learns(self.run) is True
         return minor if rose or change.low > (0.0 if one_gap else (change.high - change.low) / 2.0) else ()
 
@@ -152,12 +150,12 @@ class Diagnosis:
     def _gaps(self) -> dict[str, str]:
         gaps = {gap.check: gap for gap in self.unknown}
         reasons = {}
-        for aspect, what in JUDGED.items():
+        for aspect, title in JUDGED.items():
             checks = [check for check in CHECKS if check.judges == aspect]
             if any(check.name not in gaps and check.applies(self.run) for check in checks):
                 continue
-            why = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
-            reasons[aspect] = f"{what}: {why}"
+            reason = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
+            reasons[aspect] = f"{title}: {reason}"
         return reasons | ({"reward": f"{JUDGED['reward']}: {self._doubts[0]}"} if self._doubts else {})
 
     @property

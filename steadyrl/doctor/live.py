@@ -54,11 +54,11 @@ class _Points:
         self._stride = 1
         self._count = 0
 
-    def add(self, step: int, value: float, most: int) -> None:
+    def add(self, step: int, value: float, max_points: int) -> None:
         if self._count % self._stride == 0:
             self._by_step[step] = value
         self._count += 1
-        if len(self._by_step) > most:
+        if len(self._by_step) > max_points:
             self._stride *= 2
             self._by_step = dict(list(self._by_step.items())[::2])
 
@@ -88,21 +88,21 @@ class Ends:
 class Seen:
     """The first and the last completions that were shown to it, for trainers that keep none."""
 
-    most: int = ENDS
+    limit: int = ENDS
 
     def __post_init__(self) -> None:
-        self._first, self._last = list[Written](), deque[Written](maxlen=self.most)
+        self._first, self._last = list[Written](), deque[Written](maxlen=self.limit)
 
     def add(self, written: Iterable[Written]) -> None:
         """Take in what was written at a step, in the order of steps."""
         for sample in written:
-            (self._first if len(self._first) < self.most else self._last).append(sample)
+            (self._first if len(self._first) < self.limit else self._last).append(sample)
 
     def __iter__(self) -> Iterator[Written]:
         return iter([*self._first, *self._last])
 
 
-def _whole(step: Any) -> int:
+def _step_number(step: Any) -> int:
     """Return a step as a number; it may be a scalar of NumPy or PyTorch.
 
     Raises:
@@ -135,7 +135,7 @@ class LiveDoctor:
     # What holds, and how many examinations in a row have not seen it.
     _active: dict[tuple[str, str], tuple[Finding, int]] = field(default_factory=dict)
     _steps: list[int] = field(default_factory=list)
-    _looked: int | None = None
+    _last_examined: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
@@ -150,7 +150,7 @@ class LiveDoctor:
             rows: With a "step" each, in their order.
         """
         for row in rows:
-            self._keep(_whole(row.get("step")), row)
+            self._add_row(_step_number(row.get("step")), row)
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> list[Change]:
         """Take in what a step measured, and examine the run where its turn has come.
@@ -168,14 +168,14 @@ class LiveDoctor:
         """
         if not isinstance(metrics, Mapping):
             raise ConfigError(f"got {metrics!r:.80}; expected metrics by their names, such as {{'reward': 0.5}}")
-        step = _whole(step)
+        step = _step_number(step)
         new = step not in self._steps[-1:]
-        self._keep(step, metrics)
+        self._add_row(step, metrics)
         return self.look(step) if new and len(self._steps) % self.every == 0 else []
 
     def look(self, step: int) -> list[Change]:
         """Examine what there is, whosever turn it is; see ``add``."""
-        self._looked = self._steps[-1] if self._steps else None
+        self._last_examined = self._steps[-1] if self._steps else None
         columns = {name: points.column() for name, points in sorted(self._series.items())}
         log = RawLog("this run", self.format, columns, self.settings, completions=self.completions, names=self.names)
         current = {(finding.check, finding.cause): finding for finding in examine(identify(log)).findings}
@@ -203,11 +203,11 @@ class LiveDoctor:
     @property
     def fresh(self) -> tuple[Finding, ...] | None:
         """What an examination at the last step itself found, causes before consequences; None if it made none."""
-        if [self._looked] != self._steps[-1:]:
+        if [self._last_examined] != self._steps[-1:]:
             return None
         return tuple(finding for finding, missed in self._active.values() if not missed)
 
-    def _keep(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def _add_row(self, step: int, metrics: Mapping[str, Any]) -> None:
         if self._steps and step < self._steps[-1]:  # resumed from a checkpoint: what came after it is made anew
             self._steps = [earlier for earlier in self._steps if earlier < step]
             for points in self._series.values():

@@ -53,7 +53,7 @@ Value = float | int | str | bool | Times
 def learning_rate(run: Run) -> float | None:
     """Return the learning rate that the run was set to, or reached; None where neither is known."""
     logged = run.get("learning_rate")
-    reached = float(logged.values.max()) if logged is not None else 0.0
+    reached = logged.greatest if logged is not None else 0.0
     return setting(run, "learning_rate") or reached or None
 
 
@@ -102,10 +102,10 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
         run: The run.
         usual: Without a logged KL, or where it is not large and the run learns nothing: it does not show what is wrong.
     """
-    values, since = _movements(run), entropy_lost_since(run)
+    values, onset = _movements(run), entropy_lost_since(run)
     large = values[values > KL_OLD_LARGE]
     began = max(run.span[0], int(setting(run, "value_warmup_steps") or 0))  # before it the value head learns alone
-    lasted = 1.0 if since is None else LASTS / max(since - began, 1)
+    lasted = 1.0 if onset is None else LASTS / max(onset - began, 1)
     if not len(large) and (not len(values) or learns(run) is not True):
         return max(usual, lasted)
     level = np.median(large if len(large) else values)
@@ -114,8 +114,8 @@ def movement_cut(run: Run, usual: float = USUAL_CUT) -> float:
 
 def _movements(run: Run) -> np.ndarray:
     """Return the KL of each step, nats per token, while the policy had entropy to lose; none where none is logged."""
-    size, since = update_size(run), entropy_lost_since(run)
-    return np.zeros(0) if size is None else size.values[size.steps < since] if since is not None else size.values
+    size, onset = update_size(run), entropy_lost_since(run)
+    return np.zeros(0) if size is None else size.values[size.steps < onset] if onset is not None else size.values
 
 
 def slower(run: Run) -> Mapping[str, Value]:
@@ -151,7 +151,7 @@ def faster(run: Run) -> Mapping[str, Value]:
     if setting(run, "learning_rate") and logged is not None and not logged.values.any():
         return {}  # a rate that is set and never comes into force
     size = None if updates_per_step(run) == 1 else update_size(run)
-    level = 0.0 if size is None else float(np.median(size.values))
+    level = 0.0 if size is None else size.median
     factor = float(np.sqrt(AMPLE_UPDATE / level)) if level > 0 else USUAL_RAISE
     higher = multiple(run, "learning_rate", min(max(factor, LEAST_RAISE), GREATEST_RAISE))
     return rate_above_zero(run) or {**higher, **(rate_search(run) if factor > GREATEST_RAISE else {})}
@@ -192,10 +192,10 @@ def more_room(run: Run) -> Mapping[str, Value]:
     the factor: ln 0.05 / ln s leaves one in twenty. Without a logged share, twice the limit.
     """
     longest, limit, share = run.get("length_max"), setting(run, "max_new_tokens"), run.get("truncated")
-    level = 0.0 if share is None else float(np.clip(np.median(share.values), 0.0, 0.99))
+    level = 0.0 if share is None else float(np.clip(share.median, 0.0, 0.99))
     factor = np.clip(np.log(STILL_CUT) / np.log(level), USUAL_ROOM, GREATEST_ROOM) if level > 0 else USUAL_ROOM
     if limit is None and longest is not None:
-        return {"max_new_tokens": round(factor * float(longest.values.max()))}
+        return {"max_new_tokens": round(factor * longest.greatest)}
     return multiple(run, "max_new_tokens", float(factor))
 
 
@@ -204,20 +204,25 @@ def kept_completions(run: Run) -> Mapping[str, Value]:
     reward, spread = run.get("reward"), run.get("reward_std") or run.get("reward_std_within")
     if reward is None or spread is None:
         return {}
-    return {"algorithm.args.reward_threshold": float(np.median(reward.values) + QUARTILE * np.median(spread.values))}
+    return {"algorithm.args.reward_threshold": float(reward.median + QUARTILE * spread.median)}
 
 
 def more_entropy(run: Run) -> Mapping[str, Value]:
     """Hold the entropy up: by sampling at temperature 1, else by a wider upper clip range, with a critic by a bonus."""
     if (setting(run, "temperature") or 1.0) < 1.0:
         return {"temperature": 1.0}
-    wanted = {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
-    return {name: value for name, value in wanted.items() if (setting(run, name) or 0.0) < value}  # some have more
+    targets = {"entropy_coef": 0.01, "clip": 0.28} if run.traits.critic else {"clip": 0.28}
+    return {name: value for name, value in targets.items() if (setting(run, name) or 0.0) < value}  # some have more
+
+
+def horizon_batch(run: Run) -> float | None:
+    """Return by how much a step of the run counts in its controller's horizon; None where that is not known."""
+    return 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
 
 
 def horizon(run: Run) -> Mapping[str, Value]:
     """Set the horizon with which the coefficient can double in 20 steps."""
-    batch = 1.0 if run.settings.get("kl_horizon_unit") == "updates" else setting(run, "batch_size")
+    batch = horizon_batch(run)
     return {"kl_horizon": round(LARGEST_ERROR * batch * DOUBLE_IN / np.log(2.0))} if batch else {}
 
 
@@ -263,6 +268,6 @@ CHANGES: Mapping[str, Callable[[Run], Mapping[str, Value]]] = {
 }
 
 
-def go_back(since: int | None) -> str:
+def go_back(onset: int | None) -> str:
     """Return where to go on from when a fault began at a step."""
-    return f"go back to a checkpoint before step {since}" if since else "start again from the beginning"
+    return f"go back to a checkpoint before step {onset}" if onset else "start again from the beginning"

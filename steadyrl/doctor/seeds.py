@@ -41,11 +41,11 @@ def across(first: Sequence[Run], second: Sequence[Run]) -> list[Across]:
     shared = [n for n in runs[0].series if all(n in run.series for run in runs) and not n.startswith((*OUTSIDE, *SET))]
     levels = {name: values for name in shared if (values := _late(runs, name)) is not None and np.ptp(values)}
     looks = len({values.tobytes() for values in levels.values()})  # what is logged twice is looked at once
-    found = []
+    results = []
     for name, values in levels.items():
         groups = values[: len(first)], values[len(first) :]
-        found.append(Across(name, groups, _apart(*groups, RISK / looks), _apart(*groups, RISK)))
-    return sorted(found, key=lambda entry: (not entry.differs, not entry.alone))
+        results.append(Across(name, groups, _apart(*groups, RISK / looks), _apart(*groups, RISK)))
+    return sorted(results, key=lambda result: (not result.differs, not result.alone))
 
 
 def _apart(first: np.ndarray, second: np.ndarray, risk: float) -> bool:
@@ -56,10 +56,10 @@ def _apart(first: np.ndarray, second: np.ndarray, risk: float) -> bool:
 def _late(runs: Sequence[Run], name: str) -> np.ndarray | None:
     """Return the late level of a quantity in each run, in one unit and by one estimator; None without."""
     kind = runs[0].series[name][0]
-    every = [run.get(name, kind.unit, kind.estimator) for run in runs]
-    if any(series is None or len(series) < LEAST for series in every):
+    logged = [run.get(name, kind.unit, kind.estimator) for run in runs]
+    if any(series is None or len(series) < LEAST for series in logged):
         return None
-    return np.array([series.values[-max(LEAST, int(LATE * len(series))) :].mean() for series in every if series])
+    return np.array([series.values[-max(LEAST, int(LATE * len(series))) :].mean() for series in logged if series])
 
 
 def settings_across(first: Sequence[Run], second: Sequence[Run]) -> list[Setting]:
@@ -68,36 +68,33 @@ def settings_across(first: Sequence[Run], second: Sequence[Run]) -> list[Setting
     sides = [(run, 0) for run in first[1:]] + [(run, 1) for run in second[1:]]
 
     def holds(setting: Setting) -> bool:
-        known = [(run.settings.get(setting.name, run.config.get(setting.name)), side) for run, side in sides]
-        return all(value in (None, setting.values[side]) for value, side in known)
+        values = ((run.settings.get(setting.name, run.config.get(setting.name)), side) for run, side in sides)
+        return all(value in (None, setting.values[side]) for value, side in values)
 
     return list(filter(holds, candidates))
 
 
 def sentences(first: Sequence[Run], second: Sequence[Run]) -> list[str]:
     """Return the comparison of two sets of runs as lines."""
-    found = across(first, second)
+    results = across(first, second)
     settings = settings_across(first, second)
-    what = [f"{s.name} is set differently, {s.values[0]} and {s.values[1]}" for s in settings[:1]]
-    differing, perhaps, same = (
-        [entry for entry in found if (entry.differs, entry.alone or entry.differs) == kind]
-        for kind in ((True, True), (False, True), (False, False))
-    )
-    shown = f"{differing[0].quantity} differs" if differing else "nothing differs"
+    causes = [f"{s.name} is set differently, {s.values[0]} and {s.values[1]}" for s in settings[:1]]
+    differing = [result for result in results if result.differs]
+    perhaps = [result for result in results if result.alone and not result.differs]
+    same = [result for result in results if not (result.alone or result.differs)]
+    ending = f"{differing[0].quantity} differs" if differing else "nothing differs"
     lines = [
-        f"{len(first)} runs against {len(second)}: {'; '.join([*what, shown])} by more than the runs of one set do"
+        f"{len(first)} runs against {len(second)}: {'; '.join([*causes, ending])} by more than the runs of one set do"
     ]
     lines += [f"set differently: {s.name}: {s.values[0]} and {s.values[1]}" for s in settings[:MOST_SHOWN]]
-    lines += [f"differs at the end: {_levels(entry)}" for entry in differing[:MOST_SHOWN]]
-    alone = f"at 95 % taken alone, not as one of {len(found)}"
-    lines += [f"may differ at the end ({alone}): {_levels(entry)}" for entry in perhaps[:MOST_SHOWN]]
+    lines += [f"differs at the end: {_levels(result)}" for result in differing[:MOST_SHOWN]]
+    alone = f"at 95 % taken alone, not as one of {len(results)}"
+    lines += [f"may differ at the end ({alone}): {_levels(result)}" for result in perhaps[:MOST_SHOWN]]
     if same:
-        lines.append(f"no difference beyond that within a set: {listed([entry.quantity for entry in same])}")
+        lines.append(f"no difference beyond that within a set: {listed([result.quantity for result in same])}")
     return lines
 
 
-def _levels(entry: Across) -> str:
-    """Return a quantity with the mean of each set and what its runs reach."""
-    shown = ([number(float(level)) for level in (group.mean(), group.min(), group.max())] for group in entry.levels)
-    ends = (f"{mean} ({least} to {most})" for mean, least, most in shown)
-    return f"{entry.quantity}: {' and '.join(ends)}"
+def _levels(result: Across) -> str:
+    ends = (f"{number(ends.mean())} ({number(ends.min())} to {number(ends.max())})" for ends in result.levels)
+    return f"{result.quantity}: {' and '.join(ends)}"

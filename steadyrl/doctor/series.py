@@ -139,14 +139,44 @@ class Series:
     def __len__(self) -> int:
         return len(self.steps)
 
+    @property
+    def first(self) -> float:
+        """The first value."""
+        return float(self.values[0])
+
+    @property
+    def last(self) -> float:
+        """The last value."""
+        return float(self.values[-1])
+
+    @property
+    def least(self) -> float:
+        """The least value."""
+        return float(self.values.min())
+
+    @property
+    def greatest(self) -> float:
+        """The greatest value."""
+        return float(self.values.max())
+
+    @property
+    def median(self) -> float:
+        """The median of all values."""
+        return float(np.median(self.values))
+
+    @property
+    def second_half(self) -> Series:
+        """The later half of its rows."""
+        return self.select(slice(len(self) // 2, None))
+
     def finite(self) -> Series:
         """Return the series without its non-finite entries."""
         good = np.isfinite(self.values)
-        return self if good.all() else self.at(good)
+        return self if good.all() else self.select(good)
 
-    def at(self, places: np.ndarray | slice) -> Series:
-        """Return the part of a series at some places: indices, a slice, or [n] bool."""
-        return replace(self, steps=self.steps[places], values=self.values[places])
+    def select(self, rows: np.ndarray | slice) -> Series:
+        """Return some rows of a series, by indices, a slice, or [n] bool."""
+        return replace(self, steps=self.steps[rows], values=self.values[rows])
 
 
 @dataclass(frozen=True)
@@ -198,16 +228,21 @@ class Run:
                     return finite
         return None
 
+    @property
+    def logged(self) -> list[Series]:
+        """All series, also those of one quantity in several units or by several estimators."""
+        return [series for estimates in self.series.values() for series in estimates]
+
     def needed(self, quantity: str) -> Series:
         """Return the first series of a quantity that is known to be logged, as the needs of a check are."""
         series = self.get(quantity)
         assert series is not None, f"{quantity} is a need"
         return series
 
-    def parts(self, prefix: str) -> dict[str, Series]:
+    def with_prefix(self, prefix: str) -> dict[str, Series]:
         """Return the series whose quantity starts with ``prefix``, such as "reward_part/", by the rest of the name."""
-        parts = {name[len(prefix) :]: self.get(name) for name in self.series if name.startswith(prefix)}
-        return {name: series for name, series in parts.items() if series is not None}
+        names = (name for name in self.series if name.startswith(prefix))
+        return {name[len(prefix) :]: series for name in names if (series := self.get(name)) is not None}
 
     def covers(self, series: Series) -> int:
         """Return how many steps the rows of a series stand for: each averages some, or comes some after the last."""
@@ -221,51 +256,48 @@ class Run:
         averaged = f", {self.averaged_over} to a row" if self.averaged_over > 1 else ""
         (first, last), algorithm = self.span, f", {self.algorithm}" if self.algorithm else ""
         if not self.series:
-            stated = sum(of.course for of in self.evaluations)
+            stated = sum(evaluation.course for evaluation in self.evaluations)
             courses = f", {counted(stated, 'course')} in words" if stated else ""
             scores = counted(len(self.evaluations) - stated, "score")
             return f"{scores} before and after training{courses}, and no rows"
-        rows = (
-            f"1 row (step {first}{averaged})" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{averaged})"
-        )
-        return f"{who}{algorithm}, {rows}"
+        rows = f"1 row (step {first}" if self.steps == 1 else f"{self.steps} rows ({first} to {last}"
+        return f"{who}{algorithm}, {rows}{averaged})"
 
     @property
     def left_out(self) -> str:
         """The first of the names that could not be placed, as a sentence."""
-        more = f" and {len(self.unknown) - MOST_UNKNOWN} more" if len(self.unknown) > MOST_UNKNOWN else ""
-        return f"not known, and left out: {', '.join(self.unknown[:MOST_UNKNOWN])}{more}"
+        remainder = f" and {len(self.unknown) - MOST_UNKNOWN} more" if len(self.unknown) > MOST_UNKNOWN else ""
+        return f"not known, and left out: {', '.join(self.unknown[:MOST_UNKNOWN])}{remainder}"
 
     def changes(self, finding: Finding) -> list[str]:
         """Return a finding's overrides with what each setting was, where that is known."""
         canonical = {key: name for name, key in self.keys.items()}
-        shown = []
+        described = []
         for text in finding.overrides:
             key, _, value = text.partition("=")
             name = canonical.get(key, "")
             old, rate = self.settings.get(name), self.get("learning_rate")
             if old is None and name == "learning_rate" and rate is not None:
-                old = float(rate.values.max())
+                old = rate.greatest
             was = "" if old is None else f" (it is {old:.3g})" if isinstance(old, float) else f" (it is {old})"
-            shown.append(f"{key}={value}{was}")
-        return shown
+            described.append(f"{key}={value}{was}")
+        return described
 
     @property
     def span(self) -> tuple[int, int]:
         """The first and the last step that anything was logged at; (0, 0) for a run without any."""
-        every = [series.steps for several in self.series.values() for series in several if len(series)]
-        ends = [(int(steps[0]), int(steps[-1])) for steps in every] or [(0, 0)]
+        ends = [(int(series.steps[0]), int(series.steps[-1])) for series in self.logged if len(series)] or [(0, 0)]
         return min(first for first, _ in ends), max(last for _, last in ends)
 
     @property
     def steps(self) -> int:
         """The number of distinct steps that anything was logged at."""
-        return len(distinct_steps([series.steps for several in self.series.values() for series in several]))
+        return len(distinct_steps([series.steps for series in self.logged]))
 
 
-def distinct_steps(every: Sequence[np.ndarray]) -> np.ndarray:
+def distinct_steps(step_arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return the steps that are in any of some series [n], in their order."""
-    longest = max(every, key=len, default=np.empty(0, np.int64))
+    longest = max(step_arrays, key=len, default=np.empty(0, np.int64))
     # Most series have the same steps, and finding the distinct ones among millions takes seconds.
-    others = [steps for steps in every if not np.array_equal(steps, longest)]
-    return np.unique(np.concatenate([longest, *others])) if others else longest
+    differing = [steps for steps in step_arrays if not np.array_equal(steps, longest)]
+    return np.unique(np.concatenate([longest, *differing])) if differing else longest

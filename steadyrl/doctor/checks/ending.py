@@ -43,21 +43,22 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
         return share, ""
     ended = run.get("ended_tokens")
     if ended is not None and not ended.values.any():
-        how = f"{ended.source} is 0 in each of the {len(ended)} rows: no completion holds an end token"
-        return replace(ended, quantity="truncated", unit="share", values=np.ones(len(ended))), how
+        basis = f"{ended.source} is 0 in each of the {len(ended)} rows: no completion holds an end token"
+        return replace(ended, quantity="truncated", unit="share", values=np.ones(len(ended))), basis
     length, limit = run.get("length"), setting(run, "max_new_tokens")
-    most = 0.0 if length is None else float(length.values.max())
-    if length is None or most <= 0:
+    greatest = 0.0 if length is None else length.greatest
+    if length is None or greatest <= 0:
         return None
-    if limit is not None and most > limit * (1.0 + PINNED):
+    if limit is not None and greatest > limit * (1.0 + PINNED):
         limit = None  # of a single turn, or of another run
     if limit is None and not _shows_limit(length):
         return None
-    how = "the share is estimated from the mean length, which " + (
-        f"is up to {number(most / limit)} of the limit" if limit else f"meets {most:g} tokens and never passes that"
-    )
-    reached = np.interp(length.values / (limit or most), OF_LIMIT, CUT_THERE)
-    return replace(length, quantity="truncated", unit="share", values=reached), how
+    basis = f"meets {greatest:g} tokens and never passes that"
+    if limit is not None:
+        basis = f"is up to {number(greatest / limit)} of the limit"
+    basis = f"the share is estimated from the mean length, which {basis}"
+    reached = np.interp(length.values / (limit or greatest), OF_LIMIT, CUT_THERE)
+    return replace(length, quantity="truncated", unit="share", values=reached), basis
 
 
 def _shows_limit(length: Series) -> bool:
@@ -66,16 +67,16 @@ def _shows_limit(length: Series) -> bool:
     A mean of different lengths is hardly ever a whole number, and not the same one again. Means that grew to where they
     no longer vary by a hundredth, as those of other prompts do, have met a limit, too.
     """
-    most = float(length.values.max())
-    alike = length.values[-GROWN_ROWS:] >= (1.0 - ALIKE) * most
-    grown = most >= max(GROWN_TIMES * head(length, 0.0, AT_FIRST), PINNED_LEAST)
+    greatest = length.greatest
+    alike = length.values[-GROWN_ROWS:] >= (1.0 - ALIKE) * greatest
+    grown = greatest >= max(GROWN_TIMES * head(length, 0.0, AT_FIRST), PINNED_LEAST)
     if len(alike) == GROWN_ROWS and alike.all() and grown:
         return True
-    if most != round(most) or most < PINNED_LEAST or len(length) < 2:
+    if greatest != round(greatest) or greatest < PINNED_LEAST or len(length) < 2:
         return False
-    times = int((np.abs(length.values - most) <= PINNED * most).sum())
-    usual = any((most + end) % step == 0 for step in USUAL for end in (0, 1))  # an end token may not be counted
-    crowded = times > 1 and tail(length, LATE) >= CROWDED * most and len(length) >= PINNED_ROWS
+    times = int((np.abs(length.values - greatest) <= PINNED * greatest).sum())
+    usual = any((greatest + end) % step == 0 for step in USUAL for end in (0, 1))  # an end token may not be counted
+    crowded = times > 1 and tail(length, LATE) >= CROWDED * greatest and len(length) >= PINNED_ROWS
     return crowded or (usual and times == len(length)) or times >= max(PINNED_ROWS, PINNED_SOME * len(length))
 
 
@@ -83,50 +84,49 @@ def _shows_limit(length: Series) -> bool:
 def truncated(run: Run) -> Result:
     if (measured := cut_off(run)) is None:
         return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
-    share, how = measured
+    share, basis = measured
     level = float(share.values[-max(5, int(LATE * len(share))) :].mean())
     start, limit = float(share.values[: max(AT_FIRST, len(share) // 10)].mean()), setting(run, "max_new_tokens")
     if level <= SOME:
         return None
-    if endless := _other_end(run, share):
+    if endless := _ends_elsewhere(run, share):
         return endless
     rising = rises(run)
     # A share that the lengths bound from above may have been any lower one at the start; one that grew with the reward
     # is what was paid for.
     paid = rising and direction(share) > 0 and start <= level - GREW
     if paid and level >= NEARLY_ALL:
-        cause, what = "pays", "longer ones earn more, and hardly any has room for more"
-    elif paid or start <= (level / 2.0 if how else min(NOTABLE, level / 2.0)):
-        cause, what = "grew", "the policy learned to go on"
+        cause, reason = "pays", "longer ones earn more, and hardly any has room for more"
+    elif paid or start <= (level / 2.0 if basis else min(NOTABLE, level / 2.0)):
+        cause, reason = "grew", "the policy learned to go on"
     elif min(start, level) >= NEARLY_ALL:
-        cause, what = "never_ends", "hardly any ever ends"
+        cause, reason = "never_ends", "hardly any ever ends"
     else:
-        cause, what = "limit_too_low", "answers need more room, or the policy does not know how to end"
+        cause, reason = "limit_too_low", "answers need more room, or the policy does not know how to end"
     # Longer answers may pay, and yet a share that grows says that the policy forgets how to end.
     many, mostly = (GREW, GREW) if cause in ("grew", "pays") else (MANY, MOSTLY)
     harmless = level <= NOTABLE or (level <= mostly and (learns(run) is True or level < start / 2.0))
     # What the lengths bound from above is no proof while the reward clearly rises.
-    harmless |= bool(how) and cause != "never_ends" and rising
-    harmless |= bool(how) and cause != "never_ends" and len(share) < AT_FIRST
+    harmless |= bool(basis) and cause != "never_ends" and (rising or len(share) < AT_FIRST)
     harmless |= level <= many and not (shows_no_gain(run) or fell(run, "reward"))
     # What is learned so, as held-out problems say, is not what the limit cuts off.
     harmless |= cause == "limit_too_low" and learns(run) is True and heldout_rises(run) is True
-    ended, about = run.get("ended_tokens"), "about " if how and level < 1.0 else ""
-    never = ended is not None and share.source == ended.source
-    shown = f"share cut off: {number(start)} at the start, {number(level)} at the end"
+    ended, roughly = run.get("ended_tokens"), "about " if basis and level < 1.0 else ""
+    no_end_token = ended is not None and share.source == ended.source
+    course = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     if len(share) == 1:
-        shown = f"share cut off: {number(level)} in the only row"
+        course = f"share cut off: {number(level)} in the only row"
     return Found(
         cause,
-        "info" if harmless else "critical" if never else "warning",
+        "info" if harmless else "critical" if no_end_token else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
-        f"{about}{percent(level)} of the completions are cut off by the length limit: {what}",
-        (shown + (f"; the limit is {limit:g} tokens" if limit else ""), *((how,) if how else ())),
+        f"{roughly}{percent(level)} of the completions are cut off by the length limit: {reason}",
+        (course + (f"; the limit is {limit:g} tokens" if limit else ""), *((basis,) if basis else ())),
         change={} if level <= NOTABLE else None,
     )
 
 
-def _other_end(run: Run, share: Series) -> Result:
+def _ends_elsewhere(run: Run, share: Series) -> Result:
     """Find completions that all count as cut off though their lengths differ: the limit would make them equal."""
     shortest, longest = run.get("length_min"), run.get("length_max")
     if shortest is None or longest is None or (share.values < ALL).any():
@@ -136,9 +136,9 @@ def _other_end(run: Run, share: Series) -> Result:
     # The longest of every step that has one cut off is the limit itself, which does not change.
     if not len(differ) or (differ.mean() <= PINNED_SHARE and np.ptp(longest.values) <= HALF_TOKEN):
         return None
-    sentence = "all completions count as cut off though their lengths differ: something else than the limit ends them"
-    shown = f"{number(float(shortest.values[-1]))} to {number(float(longest.values[-1]))} tokens in the last row"
-    return Found("other_end", "info", None, sentence, (shown,))
+    message = "all completions count as cut off though their lengths differ: something else than the limit ends them"
+    lengths = f"{number(shortest.last)} to {number(longest.last)} tokens in the last row"
+    return Found("other_end", "info", None, message, (lengths,))
 
 
 @check("empty_completions")
@@ -157,12 +157,12 @@ def empty_completions(run: Run) -> Result:
         cause, reason = "parser", stayed
     else:
         cause, reason = "learned", "there were hardly any at first: saying nothing pays"
-    since = first_lasting(share, share.values > EMPTY_WARN)
+    onset = first_lasting(share, share.values > EMPTY_WARN)
     # A few in single steps of small batches are chance: healthy runs have them, and they go by themselves.
     return Found(
         cause,
-        "critical" if level > EMPTY_CRITICAL else "info" if since is None else "warning",
-        int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if since is None else since,
+        "critical" if level > EMPTY_CRITICAL else "info" if onset is None else "warning",
+        int(share.steps[np.argmax(share.values > EMPTY_WARN)]) if onset is None else onset,
         f"{percent(level)} of the completions are empty: {reason}",
         (f"mean share {number(early)} in the first steps, {number(level)} in the last fifth",),
     )
@@ -179,11 +179,11 @@ def _length_stayed(run: Run, share: Series) -> str:
         )
         if jump.change < LOST_SHARE or not len(before) or not len(after):
             continue
-        was, now = float(before.mean()), float(after.mean())
+        mean_before, mean_after = float(before.mean()), float(after.mean())
         # Texts that became empty have their end token only, and the others keep their length.
-        if was - now < STAYED * jump.change * (was - 1.0):
-            grew = f"their share went from {percent(jump.before)} to {percent(jump.after)} at step {jump.step}"
+        if mean_before - mean_after < STAYED * jump.change * (mean_before - 1.0):
             return (
-                f"{grew}, and the mean length stayed ({number(was)} and {number(now)}): texts are lost after sampling"
+                f"their share went from {percent(jump.before)} to {percent(jump.after)} at step {jump.step}, and the "
+                f"mean length stayed ({number(mean_before)} and {number(mean_after)}): texts are lost after sampling"
             )
     return ""

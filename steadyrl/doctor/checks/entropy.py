@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.types import Severity
 from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.kl_penalty import resting
@@ -37,13 +38,13 @@ def entropy_collapse(run: Run) -> Result:
     start, end = readings.highest_start(entropy), tail(entropy)
     if start <= 0 or end > FALLEN * start:
         return None
-    since = first_lasting(entropy, entropy.values < 0.5 * start, LASTING)
-    cause, because = _collapse_cause(run, since)
+    onset = first_lasting(entropy, entropy.values < 0.5 * start, LASTING)
+    cause, because = _collapse_cause(run, onset)
     lost = end < COLLAPSED * start and readings.learns(run) is False
     return Found(
         cause,
         "info" if cause == "learned" else "critical" if lost else "warning",
-        since,
+        onset,
         f"the entropy fell to {percent(end / start)} of its start",
         (readings.levels("the entropy", entropy, entropy.unit), *because),
     )
@@ -56,41 +57,39 @@ def _of_any_unit(run: Run, bound: float) -> Series | None:
         run: What was read.
         bound: The entropy as a multiple of its start, from which its course is a finding.
     """
-    logged, length = run.get("entropy"), run.get("length")
-    if (known := find(run, "entropy")) is not None or logged is None or logged.unit != "":
-        return known
+    logged, length = run.needed("entropy"), run.get("length")
+    if (per_token := find(run, "entropy")) is not None or logged.unit != "":
+        return per_token
     sign = 1 if bound > 1 else -1
     if length is None or readings.direction(length) != sign:
         return logged
     entropy, length = together(logged, length)
-    per_token = replace(entropy, values=entropy.values / np.maximum(length.values, 1.0))  # if it is a sum over tokens
-    return logged if sign * (tail(per_token) - bound * head(per_token)) > 0 else None
+    mean = replace(entropy, values=entropy.values / np.maximum(length.values, 1.0))  # if it is a sum over tokens
+    return logged if sign * (tail(mean) - bound * head(mean)) > 0 else None
 
 
-def _collapse_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
-    reward, elsewhere = run.get("reward"), readings.heldout_rises(run)
+def _collapse_cause(run: Run, onset: int | None) -> tuple[str, tuple[str, ...]]:
+    reward, heldout_rose = run.get("reward"), readings.heldout_rises(run)
     evidence = (readings.levels("the reward", reward),) if reward is not None else ()
     if readings.learns(run):
-        if elsewhere is False:
+        if heldout_rose is False:
             return "exploitation", (*evidence, "held-out measurements did not rise")
-        return "learned", (
-            *evidence,
-            "held-out measurements rose too" if elsewhere else "there is no held-out measurement",
-        )
-    if large := readings.large_updates(run, since):
+        elsewhere = "held-out measurements rose too" if heldout_rose else "there is no held-out measurement"
+        return "learned", (*evidence, elsewhere)
+    if large := readings.large_updates(run, onset):
         return "learning_rate", (*large, *evidence)
     if run.traits.distils:
         return "distilled", (readings.levels("the KL to the teacher", run.needed("kl_teacher")),)
     if idle := readings.nothing_to_learn(run):
         return "constant_reward", (idle,)
-    return "unknown", (*_bonus(run), *evidence)
+    bonus = _bonus(run)
+    return "unknown", (*(() if bonus is None else (f"the entropy bonus is {bonus:g}",)), *evidence)
 
 
-def _bonus(run: Run) -> tuple[str, ...]:
-    """Return a sentence with the coefficient of the entropy bonus, where it is known."""
+def _bonus(run: Run) -> float | None:
+    """Return the coefficient of the entropy bonus, None where it is not known."""
     logged = run.get("entropy_coef")
-    coefficient = readings.setting(run, "entropy_coef") if logged is None else float(np.median(logged.values))
-    return () if coefficient is None else (f"the entropy bonus is {coefficient:g}",)
+    return readings.setting(run, "entropy_coef") if logged is None else logged.median
 
 
 @check("entropy_explosion")
@@ -103,32 +102,29 @@ def entropy_explosion(run: Run) -> Result:
     blind = vocabulary is not None and end > NEAR_UNIFORM * float(np.log(vocabulary)) >= start
     if not blind and (end <= RISEN * start or end - start <= RISEN_BY):
         return None
-    since = first_lasting(entropy, entropy.values > (start + end) / 2, LASTING)
-    cause, because = _explosion_cause(run, since)
+    onset = first_lasting(entropy, entropy.values > (start + end) / 2, LASTING)
+    cause, because = _explosion_cause(run, onset)
     # Blind tokens and texts without an end are lost language, whatever the reward does.
     speechless = blind or (cut is not None and tail(cut) > NO_END >= head(cut))
+    severity: Severity = "warning" if speechless or not readings.learns(run) else "info"
     return Found(
         cause,
-        "critical"
-        if blind and readings.learns(run) is False
-        else "warning"
-        if speechless or not readings.learns(run)
-        else "info",
-        since,
+        "critical" if blind and readings.learns(run) is False else severity,
+        onset,
         f"the entropy rose from {number(start)} to {number(end)} {entropy.unit}".rstrip()
         + (f" of {number(float(np.log(vocabulary)))} at most" if vocabulary else ""),
         (readings.levels("the entropy", entropy, entropy.unit), *because),
     )
 
 
-def _explosion_cause(run: Run, since: int | None) -> tuple[str, tuple[str, ...]]:
+def _explosion_cause(run: Run, onset: int | None) -> tuple[str, tuple[str, ...]]:
     gap, reward = sampling_gap(run), run.get("reward")
     if gap is not None and gap.sure and gap.gap < 0:
         return "warped_sampling", (gap.sentence,)
-    if large := readings.large_updates(run, since):
+    if large := readings.large_updates(run, onset):
         return "learning_rate", large
-    if (bonus := _bonus(run)) and not bonus[0].endswith(" 0"):
-        return "entropy_coef", bonus
+    if bonus := _bonus(run):
+        return "entropy_coef", (f"the entropy bonus is {bonus:g}",)
     return "unknown", () if reward is None else (readings.levels("the reward", reward),)
 
 
@@ -141,8 +137,8 @@ def entropy_held(run: Run) -> Result:
         spread = tail(advantages)
     if entropy is None or length is None or bonus is None or spread is None:
         return Unknown("it takes the entropy per token, the bonus, the length and the spread of the advantages")
-    start, end, reward = head(entropy, 0.0, OPENING), tail(entropy), run.get("reward")
-    if bonus <= 0.0 or start <= 0.0 or reward is None or readings.solved(run) or readings.nothing_to_learn(run):
+    start, end = head(entropy, 0.0, OPENING), tail(entropy)
+    if bonus <= 0.0 or start <= 0.0 or readings.solved(run) or readings.nothing_to_learn(run):
         return None
     allowed = float(resting(spread, bonus)) / tail(length)
     if allowed > STAYS * start or not (1.0 - STAYS) * start <= end <= RISEN * start:
@@ -155,7 +151,7 @@ def entropy_held(run: Run) -> Result:
         (
             readings.levels("the entropy", entropy, entropy.unit),
             f"advantages and bonus balance {number(allowed)} nats/token below the highest entropy",
-            readings.levels("the reward", reward),
+            readings.levels("the reward", run.needed("reward")),
         ),
     )
 
@@ -166,22 +162,21 @@ def entropy_is_a_sum(run: Run) -> Result:
     if (entropy := next((series for series in logged if len(series) >= OPENING), None)) is None:
         return None
     vocabulary, length = readings.setting(run, "vocabulary"), run.get("length")
-    most = float(np.log(vocabulary)) if vocabulary else readings.LN_LARGEST_VOCABULARY
-    level, start = float(np.median(entropy.values)), head(entropy)
-    near = vocabulary is not None and vocabulary >= SMALL_VOCABULARY and start > NEAR_UNIFORM * most
-    if level <= most and not near:
+    max_entropy = float(np.log(vocabulary)) if vocabulary else readings.LN_LARGEST_VOCABULARY
+    level, start = entropy.median, head(entropy)
+    near = vocabulary is not None and vocabulary >= SMALL_VOCABULARY and start > NEAR_UNIFORM * max_entropy
+    if level <= max_entropy and not near:
         return None
-    per_token = None if length is None else level / max(float(np.median(length.values)), 1.0)
-    if per_token is None:  # in a log that says no unit, what no entropy per token can be is one of another unit
-        is_sum = level > most and entropy.unit == ""
-    else:
-        is_sum = level > most and PER_TOKEN[0] <= per_token <= PER_TOKEN[1]
+    per_token = None if length is None else level / max(length.median, 1.0)
+    # In a log that says neither unit nor length, what no entropy per token can be is one of another unit.
+    plausible = entropy.unit == "" if per_token is None else PER_TOKEN[0] <= per_token <= PER_TOKEN[1]
+    is_sum = level > max_entropy and plausible
     course = f"{entropy.source or 'entropy'} starts at {number(start)}, its median is {number(level)}; ln V is"
-    divided = () if per_token is None else (f"divided by the mean length it is {number(per_token)}",)
+    mean_evidence = () if per_token is None else (f"divided by the mean length it is {number(per_token)}",)
     return Found(
         "sequence_sum" if is_sum else "unknown",
         "info" if is_sum else "warning",
         int(entropy.steps[0]),
         "what is logged as entropy is no entropy per token, or tokens are drawn almost blindly",
-        (f"{course} {number(most)} at most", *divided),
+        (f"{course} {number(max_entropy)} at most", *mean_evidence),
     )

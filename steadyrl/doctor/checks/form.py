@@ -58,30 +58,29 @@ class Form:
 def form_of(written: Sequence[Written]) -> Form | None:
     """Measure the form of some answers, or None where there are too few of them or of their prompts."""
     texts = [sample.completion.strip() for sample in written]
-    prompts = {sample.prompt for sample in written}
     if len(texts) < FEWEST_TEXTS:
         return None
     answers = Counter(texts)
     answer, times = answers.most_common(1)[0]
-    words = [WORD.findall(text) for text in texts]
-    word_counts = Counter(word for several in words for word in set(several))
+    answer_words = [WORD.findall(text) for text in texts]
+    word_counts = Counter(word for words in answer_words for word in set(words))
     # Of the words of a form most answers hold each; what fills its places differs from answer to answer.
     fixed = {word for word, count in word_counts.items() if count > MOST_OF_ALL / 2 * len(texts)}
-    short = [several for several in words if len(several) <= SHORT and sum(map(_is_word, several)) >= LEAST_WORDS]
-    templates = Counter(" ".join(w if w in fixed else "w" for w in several) for several in short)
+    short = [words for words in answer_words if len(words) <= SHORT and sum(map(_is_word, words)) >= LEAST_WORDS]
+    templates = Counter(" ".join(w if w in fixed else "w" for w in words) for words in short)
     common = templates.most_common(2)
     common = [pair for pair in common if len(pair[0].split()) == len(common[0][0].split())]
-    filled = [[w.lower() for w in several if w not in fixed and _is_word(w)] for several in short]
-    twice = sum(len(set(several)) < len(several) for several in filled)
-    loops = sum(_loops(text.encode(), several) for text, several in zip(texts, words, strict=True))
+    filled = [[w.lower() for w in words if w not in fixed and _is_word(w)] for words in short]
+    repeating = sum(len(set(words)) < len(words) for words in filled)
+    loops = sum(_loops(text.encode(), words) for text, words in zip(texts, answer_words, strict=True))
     return Form(
         texts=len(texts),
-        prompts=len(prompts),
+        prompts=len({sample.prompt for sample in written}),
         distinct=len(answers) / len(texts),
         commonest=(answer, times / len(texts)),
         templates=tuple(template for template, _ in common),
         alike=sum(count for _, count in common) / len(texts),
-        repeated=twice / len(texts),
+        repeated=repeating / len(texts),
         loops=loops / len(texts),
     )
 
@@ -114,53 +113,53 @@ def _ends(run: Run) -> tuple[list[Written], list[Written]]:
 @check("answers_alike")
 def answers_alike(run: Run) -> Result | list[Result]:
     first, last = _ends(run)
-    now = form_of(last)
-    if now is None:
-        why = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
-        return Unknown(why if last else "the log holds no completions", ("completions",))
+    late = form_of(last)
+    if late is None:
+        message = f"the log holds {len(last)} completions; it takes {FEWEST_TEXTS}"
+        return Unknown(message if last else "the log holds no completions", ("completions",))
     begin, end = run.span
     if end > begin and last[-1].step < begin + EARLY * (end - begin):
-        why = f"the newest completions in the log are of step {last[-1].step}, and it goes on to step {end}"
-        return Unknown(why, ("completions",))
-    before = form_of(first) if last and first and first[-1].step < last[0].step else None
-    since = last[0].step
-    many_prompts = now.prompts >= FEWEST_PROMPTS
-    if many_prompts and now.commonest[1] > SAME_ANSWERS:
+        message = f"the newest completions in the log are of step {last[-1].step}, and it goes on to step {end}"
+        return Unknown(message, ("completions",))
+    early = form_of(first) if last and first and first[-1].step < last[0].step else None
+    onset = last[0].step
+    many_prompts = late.prompts >= FEWEST_PROMPTS
+    if many_prompts and late.commonest[1] > SAME_ANSWERS:
         return Found(
             "ignores_prompt",
             "warning",
-            since,
-            f"{percent(now.commonest[1])} of the answers to {now.prompts} prompts are one text, whatever was asked",
-            (f"the answer: {_shown(now.commonest[0])}", f"distinct answers over answers: {number(now.distinct)}"),
+            onset,
+            f"{percent(late.commonest[1])} of the answers to {late.prompts} prompts are one text, whatever was asked",
+            (f"the answer: {_quoted(late.commonest[0])}", f"distinct answers over answers: {number(late.distinct)}"),
         )
-    was_loops, was_repeated, was_alike = (before.loops, before.repeated, before.alike) if before else (0.0, 0.0, 0.0)
-    severity: Severity = "warning" if before else "info"
-    twice = f"{percent(now.repeated)} of the last {now.texts} answers hold a word twice where words should differ"
-    if now.loops > max(REPEATED_WORDS, was_loops + GREW):
-        message = f"{percent(now.loops)} of the last {now.texts} answers say one thing over and over"
-        return Found("repeats_itself", severity, since, message, _against(was_loops, now))
-    if now.repeated > max(REPEATED_WORDS, was_repeated + GREW):
-        return Found("repeated_words", severity, since, twice, _against(was_repeated, now))
+    early_loops, early_repeated, early_alike = (early.loops, early.repeated, early.alike) if early else (0.0, 0.0, 0.0)
+    severity: Severity = "warning" if early else "info"
+    twice = f"{percent(late.repeated)} of the last {late.texts} answers hold a word twice where words should differ"
+    if late.loops > max(REPEATED_WORDS, early_loops + GREW):
+        message = f"{percent(late.loops)} of the last {late.texts} answers say one thing over and over"
+        return Found("repeats_itself", severity, onset, message, _evidence(early_loops, late))
+    if late.repeated > max(REPEATED_WORDS, early_repeated + GREW):
+        return Found("repeated_words", severity, onset, twice, _evidence(early_repeated, late))
     results: list[Result] = []
-    open_places = any("w" in template.split() for template in now.templates)
-    if many_prompts and open_places and now.alike > max(FEW_TEMPLATES, was_alike + GREW):
-        forms = " or ".join(map(_shown, now.templates))
-        message = f"{percent(now.alike)} of the last {now.texts} answers have one form: {forms}"
-        severity = severity if now.alike > MOST_OF_ALL else "info"
-        results.append(Found("one_template", severity, since, message, _against(was_alike, now)))
-    if now.repeated > MOSTLY_REPEATED:
-        results.append(Found("repeated_words", "info", since, twice, _against(was_repeated, now)))
+    open_places = any("w" in template.split() for template in late.templates)
+    if many_prompts and open_places and late.alike > max(FEW_TEMPLATES, early_alike + GREW):
+        forms = " or ".join(map(_quoted, late.templates))
+        message = f"{percent(late.alike)} of the last {late.texts} answers have one form: {forms}"
+        severity = severity if late.alike > MOST_OF_ALL else "info"
+        results.append(Found("one_template", severity, onset, message, _evidence(early_alike, late)))
+    if late.repeated > MOSTLY_REPEATED:
+        results.append(Found("repeated_words", "info", onset, twice, _evidence(early_repeated, late)))
     return results
 
 
-def _against(was: float, now: Form) -> tuple[str, ...]:
-    common = " or ".join(map(_shown, now.templates)) or "none that is shared"
+def _evidence(early_share: float, late: Form) -> tuple[str, ...]:
+    common = " or ".join(map(_quoted, late.templates)) or "none that is shared"
     return (
-        f"at the start of the log that share was {percent(was)}",
-        f"distinct answers over answers {number(now.distinct)}; the commonest form is {common}",
+        f"at the start of the log that share was {percent(early_share)}",
+        f"distinct answers over answers {number(late.distinct)}; the commonest form is {common}",
     )
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     line = " ".join(text.split())
     return f"'{line[:80]}{'...' if len(line) > 80 else ''}'"

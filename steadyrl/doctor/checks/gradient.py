@@ -11,7 +11,7 @@ from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import goes_with, learns, levels, number, rises, setting
+from steadyrl.doctor.statistics.readings import coincident_cause, learns, levels, number, rises, setting
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 
 SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.5) reaches it once in a thousand steps
@@ -59,20 +59,20 @@ def grad_norm(run: Run) -> Result | list[Result]:
 
 
 def _zero(run: Run, norm: Series) -> Result:
-    nothing = norm.values <= ZERO
-    if nothing.mean() <= ZERO_SHARE:
+    is_zero = norm.values <= ZERO
+    if is_zero.mean() <= ZERO_SHARE:
         return None
     share, cut, used = signal_lost(run), run.get("truncated"), run.get("advantage_used")
-    place = "the only row" if len(norm) == 1 else f"{percent(nothing.mean())} of the rows"
-    shown = f"the gradient is exactly 0 in {place}"
+    place = "the only row" if len(norm) == 1 else f"{percent(is_zero.mean())} of the rows"
+    message = f"the gradient is exactly 0 in {place}"
     if share is None:
-        return Unknown(f"{shown}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
+        return Unknown(f"{message}, and neither the spread of rewards nor of advantages tells why", ("reward_std",))
     equal = float(share[0].values.mean())
     cause, reason = "detached", f"{percent(1 - equal)} of the groups have unequal rewards: the loss misses the weights"
-    some = np.flatnonzero(~nothing)
-    detached = not len(some) or len(norm) - 1 - some[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
+    moved_rows = np.flatnonzero(~is_zero)
+    detached = not len(moved_rows) or len(norm) - 1 - moved_rows[-1] >= max(LASTING_ROWS, ZERO_SHARE / 2 * len(norm))
     enough = GROUPS_EQUAL if len(norm) >= LASTING_ROWS else MOSTLY_EQUAL
-    if equal > enough or abs(equal - float(nothing.mean())) < 1 - GROUPS_EQUAL:
+    if equal > enough or abs(equal - float(is_zero.mean())) < 1 - GROUPS_EQUAL:
         of_some = f"the rewards of {percent(equal)} of the prompts do not differ"
         cause, reason = "no_signal", "the rewards of a prompt do not differ" if equal > GROUPS_EQUAL else of_some
     elif used is not None and not used.values.any():
@@ -80,35 +80,35 @@ def _zero(run: Run, norm: Series) -> Result:
     elif cut is not None and float(cut.values.mean()) > NEARLY_ALL:
         cause, reason = "masked", f"{percent(cut.values.mean())} are cut off, and those may be masked out of the loss"
     elif not detached:
-        return Unknown(f"{shown} and not in the others, so that the loss reaches the weights; nothing tells why")
-    severity: Severity = "critical" if nothing.all() else "warning"
-    rows = (f"{int(nothing.sum())} of {len(norm)} rows have a norm of 0",)
-    return Found(cause, severity, int(norm.steps[nothing.argmax()]), f"{shown}: {reason}", rows)
+        return Unknown(f"{message} and not in the others, so that the loss reaches the weights; nothing tells why")
+    severity: Severity = "critical" if is_zero.all() else "warning"
+    rows = (f"{int(is_zero.sum())} of {len(norm)} rows have a norm of 0",)
+    return Found(cause, severity, int(norm.steps[is_zero.argmax()]), f"{message}: {reason}", rows)
 
 
 def _erratic(run: Run, norm: Series) -> Result:
     """Find norms so far beyond the limit that no noise of a stable run makes them, in a log of any length."""
     limit = max(setting(run, "max_grad_norm") or USUAL_LIMIT, USUAL_LIMIT)
-    usual, most = float(np.median(norm.values)), float(norm.values.max())
+    usual, greatest = norm.median, norm.greatest
     if len(norm) < ERRATIC_ROWS:
-        if most <= ABSURD * limit:
+        if greatest <= ABSURD * limit:
             return None
-        message = f"the gradient norm is {number(most)}: no update of a sound run has such a gradient"
+        message = f"the gradient norm is {number(greatest)}: no update of a sound run has such a gradient"
         return Found("exploding", "critical", int(norm.steps[norm.values.argmax()]), message, (levels("it", norm),))
     far = norm.values > ERRATIC * limit
     if far.sum() < max(ERRATIC_MANY if len(norm) > BURSTS_FROM else 1, ERRATIC_SHARE * len(norm)):
         return None
     # A norm that is always so large, and of a run that learns, is that of a loss that is summed and not averaged.
-    if most < ERRATIC_TIMES * usual and (usual < ERRATIC * limit or learns(run)):
+    if greatest < ERRATIC_TIMES * usual and (usual < ERRATIC * limit or learns(run)):
         return None
-    cause, reason = goes_with(run, norm.steps[far], SPIKES_WITH)
+    cause, reason = coincident_cause(run, norm.steps[far], SPIKES_WITH)
     reason = reason if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"
     return Found(
         cause if len(norm) > BURSTS_FROM else "exploding",
         "warning",
         int(norm.steps[far.argmax()]),
         f"the gradient norm is above {ERRATIC * limit:g} in {int(far.sum())} of {len(norm)} rows, up to "
-        f"{number(most)}: {reason}",
+        f"{number(greatest)}: {reason}",
         (f"median norm {number(usual)}; trainers clip at {limit:g}",),
     )
 
@@ -117,20 +117,21 @@ def _spikes(run: Run, norm: Series) -> Result:
     far = bursts(norm, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, why = goes_with(run, norm.steps[far], SPIKES_WITH)
+    cause, reason = coincident_cause(run, norm.steps[far], SPIKES_WITH)
     top = far[np.argmax(norm.values[far])]
+    first, highest = norm.steps[far[0]], float(norm.values[top])
     # Spikes far below where norms are clipped move the weights no further than others.
-    small = norm.values[top] <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
+    small = highest <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
     idle = signal_lost(run)  # steps without any signal have a gradient near 0, and lower what is usual
     harmless = (idle is not None and float(idle[0].values.mean()) > NO_SIGNAL_MANY) or learns(run)
     return Found(
         cause,
         "info" if cause == "unknown" and small and harmless else "warning",
-        int(norm.steps[far[0]]),
-        f"the gradient norm spikes from step {norm.steps[far[0]]} on, up to {number(float(norm.values[top]))}: {why}",
+        int(first),
+        f"the gradient norm spikes from step {first} on, up to {number(highest)}: {reason}",
         (
             f"{len(far)} steps above {SPIKE_FACTOR:g} times the level before them; the median is "
-            f"{number(float(np.median(norm.values)))}, the greatest is at step {norm.steps[top]}",
+            f"{number(norm.median)}, the greatest is at step {norm.steps[top]}",
         ),
     )
 
@@ -142,10 +143,10 @@ def _exploding(run: Run, norm: Series) -> Result:
     share = signal_lost(run)
     if share is not None and 1 - tail(share[0]) > SIGNAL_GREW * (1 - head(share[0])) and tail(norm) <= USUAL_LIMIT:
         return None  # more groups teach something, and that is the gradient
-    since = first_lasting(norm, norm.values > EXPLODED * start)
+    onset = first_lasting(norm, norm.values > EXPLODED * start)
     change: dict[str, Value] | None = {} if rises(run) else None  # what learns calls for no smaller steps
     message = "the gradient norm grew tenfold or more"
-    return Found("exploding", "warning", since, message, (levels("it", norm),), change=change)
+    return Found("exploding", "warning", onset, message, (levels("it", norm),), change=change)
 
 
 def _clipped(run: Run, norm: Series) -> Result:

@@ -46,38 +46,38 @@ PROXY = re.compile(rf"reward|奖励|{FORM.pattern}", re.IGNORECASE)
 
 @check("reward_hacking")
 def reward_hacking(run: Run) -> Result | list[Result]:
-    reward, heldout, parts = run.needed("reward"), goals(run, "heldout/"), goals(run, "reward_part/")
+    reward, heldout, reward_parts = run.needed("reward"), goals(run, "heldout/"), goals(run, "reward_part/")
     if hacked := _hacks_rise(run, reward) or _text_degrades(run, reward):
         return hacked
-    if not heldout and len(parts) < 2 and not any(map(pays_for_right, parts)):
-        why = "only the trained reward is logged, which rises in a hacked run as well"
-        return Unknown(why, ("heldout/*", "reward_part/*"))
-    if given_up := _given_up(reward, parts):
+    if not heldout and len(reward_parts) < 2 and not any(map(pays_for_right, reward_parts)):
+        message = "only the trained reward is logged, which rises in a hacked run as well"
+        return Unknown(message, ("heldout/*", "reward_part/*"))
+    if given_up := _rightness_falls(reward, reward_parts):
         return given_up
     results: list[Result] = [_past_peak(name, series, reward) for name, series in heldout.items()]
-    if (idle := _never_right(run, reward, parts)) is not None:
+    if (idle := _never_right(run, reward, reward_parts)) is not None:
         return [*results, idle]
     rewards = measure(reward)
     if rewards is None or rewards.fell or not (rewards.rose or heldout):
         return results
-    for name, series in (heldout or parts).items():
+    for name, series in (heldout or reward_parts).items():
         levels = measure(series)
         # Of a held-out score a line that clearly falls is enough, and in the training reward nothing would show.
         if levels is None or not (levels.fell or (heldout and levels.change.estimate < -levels.change.detectable)):
             continue
-        grave = bool(heldout) and not _is_traded(name, heldout, parts)
+        grave = bool(heldout) and not _is_traded(name, heldout, reward_parts)
         low = levels.first - levels.means > levels.least
         begins = min(int(np.flatnonzero(~low)[-1]) + 1, len(low) - 1) if levels.fell else 0
-        since = levels.steps[begins]  # clearly below the start from there
+        onset = levels.steps[begins]  # clearly below the start from there
         change = levels.change
         line = f"a line through it loses {number(-change.high)} to {number(-change.low)}, with 95 % confidence"
         fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         ends = f"from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
         rise = f"the reward {'rises' if rewards.rose else 'goes'} {ends}"
-        shown = f"{levels.explained if levels.fell else line}; of the reward {rewards.explained}"
+        evidence = f"{levels.explained if levels.fell else line}; of the reward {rewards.explained}"
         cause = "held_out_falls" if grave else "part_falls"
         severity: Severity = "info" if not grave else "critical" if rewards.rose else "warning"
-        results.append(Found(cause, severity, int(since), f"{rise} while {fall}", (f"{name}: {shown}",)))
+        results.append(Found(cause, severity, int(onset), f"{rise} while {fall}", (f"{name}: {evidence}",)))
     return results
 
 
@@ -93,92 +93,89 @@ def heldout_worse(run: Run) -> Result:
     worse = [name for name, decision in measured.items() if decision.word == "worse"]
     if not worse:
         return None
-    changes = [
+    courses = [
         f"{name} {number(d.change.mean_before)} -> {number(d.change.mean_after)}" for name, d in measured.items()
     ]
     return Found(
         "everywhere" if len(worse) == len(measured) else "one_decoding",
         "warning",
         None,
-        f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(changes)}",
+        f"held-out answers became worse if they are {' or '.join(worse)}: {', '.join(courses)}",
         tuple(answers_are(name, decision.word, decision.reason) for name, decision in measured.items()),
     )
 
 
 @check("heldout_no_gain")
 def heldout_no_gain(run: Run) -> Result:
-    scored = [of for of in run.evaluations if not of.course]
-    if not scored:
+    scores = [evaluation for evaluation in run.evaluations if not evaluation.course]
+    if not scores:
         return Unknown("no scores before and after training stand beside the log", ("evaluations",))
-    changes = {of: _gain(of) for of in scored if not COSTS.search(of.name) and of.answers not in FEW}
-    later = {of: gain for of, gain in changes.items() if of.from_training and not _is_proxy(of.name)}
-    lost = [of for of, gain in later.items() if gain < 0]
+    gains = {score: _gain(score) for score in scores if not COSTS.search(score.name) and score.answers not in FEW}
+    later = [score for score in gains if score.from_training and not _is_proxy(score.name)]
+    lost = [score for score in later if gains[score] < 0]
     if len(lost) > len(later) / 2.0:
-        shown = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
-        return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (shown,))
-    trained = {of: gain for of, gain in changes.items() if not of.from_training and not FORM.search(of.name)}
-    aims = {of: gain for of, gain in trained.items() if not _is_proxy(of.name)} or trained
-    aims = {of: gain for of, gain in aims.items() if AIM.search(of.name)} or aims
+        evidence = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
+        return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (evidence,))
+    trained = [score for score in gains if not score.from_training and not FORM.search(score.name)]
+    aims = [score for score in trained if not _is_proxy(score.name)] or trained
+    aims = [score for score in aims if AIM.search(score.name)] or aims
     # Several rows of shares between two stages are of problems, whatever their names.
-    shares = len(aims) >= FEWEST_ROWS and all(0.0 <= x <= _scale(of) for of in aims for x in (of.before, of.after))
-    if not shares and not any(AIM.search(f"{of.name} {of.problems} {' '.join(of.stages)}") for of in trained):
+    shares = all(0.0 <= x <= _scale(score) for score in aims for x in (score.before, score.after))
+    named = any(AIM.search(f"{score.name} {score.problems} {' '.join(score.stages)}") for score in trained)
+    if not named and (len(aims) < FEWEST_ROWS or not shares):
         return Unknown("no score before and after training is of enough answers, and of what is right in them")
-    gains = list(aims.values())
-    spoiled = [of for of in scored if SPOILED.search(of.name) and of.after - of.before > SPOILS * _scale(of)]
-    if spoiled and all(_is_proxy(of.name) for of, gain in aims.items() if gain > 0):
-        shown = f"no score of whether they are right rose: {_courses(aims)}"
-        return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (shown,))
-    if max(gains) > 0:
-        mostly = min(gains) >= 0 and sum(gains) > len(gains) / 2.0 and not any(of.arm for of in aims)
-        worse = [of for of, gain in aims.items() if gain < 0]
-        if len(worse) > len(aims) / 4.0:
-            some = f"of {counted(len(aims), 'score')} {sum(gain > 0 for gain in gains)} rose, and {len(worse)} fell"
-            return Found("mixed", "info", None, f"{some}: {_courses(worse)}", ())
+    rose, fell = ([score for score in aims if gains[score] == sign] for sign in (1, -1))
+    spoiled = [s for s in scores if SPOILED.search(s.name) and s.after - s.before > SPOILS * _scale(s)]
+    if spoiled and all(_is_proxy(score.name) for score in rose):
+        evidence = f"no score of whether they are right rose: {_courses(aims)}"
+        return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (evidence,))
+    if rose:
+        if len(fell) > len(aims) / 4.0:
+            rises_and_falls = f"of {counted(len(aims), 'score')} {len(rose)} rose, and {len(fell)} fell"
+            return Found("mixed", "info", None, f"{rises_and_falls}: {_courses(fell)}")
+        mostly = not fell and len(rose) > len(aims) / 2.0 and not any(score.arm for score in aims)
         return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
-    if any(of.after - of.before > _least(of) for of in aims):
+    if any(score.after - score.before > _least(score) for score in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")
-    proxies = [of for of, gain in changes.items() if gain > 0 and of not in aims]
-    fell = [of for of, gain in aims.items() if gain < 0]
-    if proxies:
+    if proxies := [score for score, gain in gains.items() if gain > 0]:
         cause, message = "proxy_alone", f"of the scores only the proxies rose: {_courses([*proxies, *fell, *aims])}"
     elif fell:
         cause, message = "fell", f"scores are lower after training: {_courses(fell)}"
     else:
         cause, message = "no_gain", f"training did not raise the scores: {_courses(aims)}"
-    shown = f"of {counted(len(aims), 'score')} none rose beyond its noise, and {len(fell)} fell beyond it"
-    return Found(cause, "warning", None, message, (shown,))
+    evidence = f"of {counted(len(aims), 'score')} none rose beyond its noise, and {len(fell)} fell beyond it"
+    return Found(cause, "warning", None, message, (evidence,))
 
 
 def _is_proxy(name: str) -> bool:
     return PROXY.search(name) is not None and not pays_for_right(name)
 
 
-def _gain(of: Evaluation) -> int:
+def _gain(score: Evaluation) -> int:
     """Return 1 for a score that rose beyond its noise, -1 for one that fell so, and 0 for neither."""
-    mean, scale = (of.before + of.after) / 2.0, _scale(of)
-    shares = of.answers > 0 and 0.0 <= mean <= scale
-    error = float(np.sqrt(2.0 * mean * (scale - mean) / of.answers)) if shares else 0.0
-    change = of.after - of.before
-    return int(np.sign(change)) if abs(change) > max(2.0 * error, _least(of)) else 0
+    mean, scale = (score.before + score.after) / 2.0, _scale(score)
+    shares = score.answers > 0 and 0.0 <= mean <= scale
+    error = float(np.sqrt(2.0 * mean * (scale - mean) / score.answers)) if shares else 0.0
+    change = score.after - score.before
+    return int(np.sign(change)) if abs(change) > max(2.0 * error, _least(score)) else 0
 
 
-def _least(of: Evaluation) -> float:
+def _least(score: Evaluation) -> float:
     """Return the change of a score that counts."""
-    return max(LEAST_CHANGE * _scale(of), LEAST_RELATIVE * max(abs(of.before), abs(of.after)))
+    return max(LEAST_CHANGE * _scale(score), LEAST_RELATIVE * max(abs(score.before), abs(score.after)))
 
 
-def _scale(of: Evaluation) -> float:
+def _scale(score: Evaluation) -> float:
     """Return the score of answers that are all right, as far as it can be told."""
-    return 1.0 if max(abs(of.before), abs(of.after)) <= 1.0 else 100.0
+    return 1.0 if max(abs(score.before), abs(score.after)) <= 1.0 else 100.0
 
 
-def _courses(every: Iterable[Evaluation]) -> str:
-    several = [
-        f"{of.name}{f' ({of.problems})' if of.problems else ''} {number(of.before)} -> {number(of.after)}"
-        for of in every
+def _courses(scores: Iterable[Evaluation]) -> str:
+    courses = [
+        f"{s.name}{f' ({s.problems})' if s.problems else ''} {number(s.before)} -> {number(s.after)}" for s in scores
     ]
-    more = len(several) - MOST_SHOWN
-    return ", ".join(several[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    hidden = len(courses) - MOST_SHOWN
+    return ", ".join(courses[:MOST_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _hacks_rise(run: Run, reward: Series) -> Result:
@@ -188,53 +185,52 @@ def _hacks_rise(run: Run, reward: Series) -> Result:
     if hacks is None or levels is None or levels.change.low <= 0 or not learns(run):
         return None
     course = f"{hacks.source} rises from {number(levels.first)} to {number(levels.end)}"
-    rewards = f"the reward goes from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))}"
     change = levels.change
-    shown = f"{hacks.source} gains {number(change.low)} to {number(change.high)} over the log, with 95 % confidence"
-    return Found(
-        "hacks_rise", "critical", None, f"{course} while {rewards}: answers that cheat are what pays", (shown,)
-    )
+    evidence = f"{hacks.source} gains {number(change.low)} to {number(change.high)} over the log, with 95 % confidence"
+    message = f"{course} while the reward goes {_from_to(reward)}: answers that cheat are what pays"
+    return Found("hacks_rise", "critical", None, message, (evidence,))
+
+
+def _from_to(series: Series) -> str:
+    return f"from {number(series.first)} to {number(series.last)}"
+
+
+def _thirds(name: str, series: Series) -> tuple[list[float], str]:
+    """Return the means of the three thirds of a log, and a sentence with them."""
+    means = [float(third.mean()) for third in np.array_split(series.values, 3)]
+    return means, f"{name}: {', '.join(map(number, means))} in the three thirds of the log"
 
 
 def _text_degrades(run: Run, reward: Series) -> Result:
     """Find a perplexity of held-out texts or answers that doubles, third by third, while the reward rises."""
-    for name, series in run.parts("heldout/").items():
+    for name, series in run.with_prefix("heldout/").items():
         if PERPLEXITY.search(name) is None or len(series) < FEWEST_ROWS or not learns(run):
             continue
-        first, middle, last = (float(third.mean()) for third in np.array_split(series.values, 3))
-        if not 0.0 < first < middle < last or last < DOUBLED * first:
-            continue
-        rise = f"the reward rises from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))}"
-        course = f"{name} rises from {number(float(series.values[0]))} to {number(float(series.values[-1]))}"
-        thirds = f"{name}: {number(first)}, {number(middle)}, {number(last)} in the three thirds of the log"
-        return Found("text_degrades", "warning", int(series.steps[0]), f"{rise} while {course}", (thirds,))
+        (first, middle, last), evidence = _thirds(name, series)
+        if 0.0 < first < middle < last and last >= DOUBLED * first:
+            message = f"the reward rises {_from_to(reward)} while {name} rises {_from_to(series)}"
+            return Found("text_degrades", "warning", int(series.steps[0]), message, (evidence,))
     return None
 
 
-def _given_up(reward: Series, parts: Mapping[str, Series]) -> Result:
+def _rightness_falls(reward: Series, reward_parts: Mapping[str, Series]) -> Result:
     """Find a part for being right that falls to half while the whole rises, row after row; three rows can show it."""
-    if float(reward.values[-1]) <= float(reward.values[0]):
+    if reward.last <= reward.first:
         return None
-    for name, part in parts.items():
-        if len(part) < FEWEST_ROWS or not pays_for_right(name) or part.values[0] <= 0:
+    for name, part in reward_parts.items():
+        if len(part) < FEWEST_ROWS or not pays_for_right(name) or part.first <= 0:
             continue
-        first, middle, last = (float(third.mean()) for third in np.array_split(part.values, 3))
+        (first, middle, last), evidence = _thirds(name, part)
         levels = measure(part)
         if first > middle > last and last <= HALVED * first and (levels is None or levels.fell):
-            return Found(
-                "rightness_falls",
-                "warning",
-                int(part.steps[0]),
-                f"the reward rises from {number(float(reward.values[0]))} to {number(float(reward.values[-1]))} while "
-                f"{name} falls from {number(float(part.values[0]))} to {number(float(part.values[-1]))}",
-                (f"{name}: {number(first)}, {number(middle)}, {number(last)} in the three thirds of the log",),
-            )
+            message = f"the reward rises {_from_to(reward)} while {name} falls {_from_to(part)}"
+            return Found("rightness_falls", "warning", int(part.steps[0]), message, (evidence,))
     return None
 
 
-def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Result:
+def _never_right(run: Run, reward: Series, reward_parts: Mapping[str, Series]) -> Result:
     """Find parts for being right of which none earns anything to speak of while the whole rises by others."""
-    right = {name: part for name, part in parts.items() if pays_for_right(name) and not is_penalty(name, part)}
+    right = {name: part for name, part in reward_parts.items() if pays_for_right(name) and not is_penalty(name, part)}
     if not right or not learns(run):
         return None
     third = max(len(reward) // 3, 1)
@@ -247,17 +243,15 @@ def _never_right(run: Run, reward: Series, parts: Mapping[str, Series]) -> Resul
     # A share of right answers counts by itself, and one that is low and does not rise is none that is learned.
     if max(late.values()) > max(IDLE * min(gain, 1.0), 0.0 if rising else RARELY):
         return None
-    shown = tuple(f"{name} is {number(value)} in the last third of the log" for name, value in late.items())
-    message = f"the reward rises by {number(gain)} while {', '.join(right)} earns next to nothing"
-    return Found(
-        "rightness_idle", "warning", None, f"{message}: another part pays without an answer that is right", shown
-    )
+    evidence = tuple(f"{name} is {number(value)} in the last third of the log" for name, value in late.items())
+    message = f"the reward rises by {number(gain)} while {', '.join(right)} earns next to nothing: another part pays "
+    return Found("rightness_idle", "warning", None, f"{message}without an answer that is right", evidence)
 
 
-def _is_traded(name: str, heldout: Mapping[str, Series], parts: Mapping[str, Series]) -> bool:
+def _is_traded(name: str, heldout: Mapping[str, Series], reward_parts: Mapping[str, Series]) -> bool:
     """Return True if a measurement is one that the reward itself gives away for others, in training as on the rest."""
     overall = next((heldout[total] for total in TOTALS if total in heldout and name not in TOTALS), None)
-    same, total = (None if series is None else measure(series) for series in (parts.get(name), overall))
+    same, total = (None if series is None else measure(series) for series in (reward_parts.get(name), overall))
     return (total is not None and total.end > total.first) or (same is not None and same.fell)
 
 
@@ -266,7 +260,7 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     if levels is None or levels.fell:
         return None
     top = int(levels.means.argmax())
-    best, since = float(levels.means[top]), int(levels.steps[top])
+    best, onset = float(levels.means[top]), int(levels.steps[top])
     gain, lost = best - levels.first, best - levels.end
     # The best of many blocks is high by chance, too. So "a quarter of the gain is lost" has to be beyond the noise as a
     # whole, of the three means that are in it and of whichever block is best.
@@ -274,10 +268,10 @@ def _past_peak(name: str, series: Series, reward: Series) -> Result:
     noise = error * student_quantile(levels.freedom, 1.0 - RISK / (len(levels.means) - 1))
     if top == 0 or gain <= levels.least or lost - LOST_SHARE * gain <= noise:
         return None
-    rewards = measure(within(reward, since, int(reward.steps[-1])))
+    rewards = measure(within(reward, onset, int(reward.steps[-1])))
     if rewards is None or rewards.fell:
         return None
-    course = f"heldout/{name} was best from step {since} ({number(best)}) and fell to {number(levels.end)}, while"
-    shown = f"heldout/{name}: {number(levels.first)} at first; {levels.explained}"
-    steps = {"steps": max(since, 1)}
-    return Found("past_peak", "warning", since, f"{course} the training reward did not fall", (shown,), change=steps)
+    message = f"heldout/{name} was best from step {onset} ({number(best)}) and fell to {number(levels.end)}, while the "
+    message += "training reward did not fall"
+    evidence = f"heldout/{name}: {number(levels.first)} at first; {levels.explained}"
+    return Found("past_peak", "warning", onset, message, (evidence,), change={"steps": max(onset, 1)})

@@ -9,7 +9,7 @@ import numpy as np
 from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.jumps import WINDOW, Jump, jumps, jumps_at, shows_at
+from steadyrl.doctor.statistics.jumps import WINDOW, Jump, has_jump_form_at, jumps, jumps_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
 from steadyrl.doctor.statistics.signals import SPIKE_WINDOW
 from steadyrl.doctor.statistics.units import find, together
@@ -37,24 +37,24 @@ def reward_jump(run: Run) -> Result:
         )
     # Whether the log says anything of the policy, so that it can be told from what scores it.
     policy_known = update_size(run) is not None or any(run.get(name) for name in ("kl_ref", "entropy", "length"))
-    for since in (jump.step for _, jump, _ in moved):
-        if _policy_jumps(run, since):
+    for step in (jump.step for _, jump, _ in moved):
+        if _policy_jumps(run, step):
             continue
         if spread is not None:
-            before, after = spread.values[spread.steps < since], spread.values[spread.steps >= since]
+            before, after = spread.values[spread.steps < step], spread.values[spread.steps >= step]
             if len(before) and len(after) and np.median(after) <= NO_SPREAD * np.median(before):
                 continue  # the reward became constant
-        if any(jumps_at(run.get(name), since, SAME_TIME) for name in LOST):
+        if any(jumps_at(run.get(name), step, SAME_TIME) for name in LOST):
             continue
-        at_once = [(name, jump, wider) for name, jump, wider in moved if abs(jump.step - since) <= SAME_TIME]
-        if not any(wider for _, _, wider in at_once) and (_selected(run, since) or not policy_known):
+        at_once = [(name, jump, wider) for name, jump, wider in moved if abs(jump.step - step) <= SAME_TIME]
+        if not any(wider for _, _, wider in at_once) and (_selected(run, step) or not policy_known):
             continue
-        cause, reason = _cause(run, spread, since, at_once)
+        cause, reason = _cause(run, spread, step, at_once)
         return Found(
             cause,
             "info" if cause == "other_prompts" else "warning",
-            since,
-            f"the rewards changed at step {since} from one step to the next, and the policy did not: {reason}",
+            step,
+            f"the rewards changed at step {step} from one step to the next, and the policy did not: {reason}",
             tuple(starmap(_sentence, at_once)),
         )
     return None
@@ -63,35 +63,35 @@ def reward_jump(run: Run) -> Result:
 def _moved(run: Run, reward: Series, spread: Series | None) -> list[tuple[str, Jump, bool]]:
     """Return what of the rewards jumped, the earliest first, and whether it is a spread."""
     moved = [("reward", jump, False) for jump in jumps(reward)]
-    for name, part in run.parts("reward_part/").items():
-        moved += [(f"the part {name}", jump, False) for jump in jumps(part) if shows_at(reward, jump.step)]
-    spreads = {f"the spread of the part {name}": part for name, part in run.parts("reward_part_std/").items()}
+    for name, part in run.with_prefix("reward_part/").items():
+        moved += [(f"the part {name}", jump, False) for jump in jumps(part) if has_jump_form_at(reward, jump.step)]
+    spreads = {f"the spread of the part {name}": part for name, part in run.with_prefix("reward_part_std/").items()}
     for name, part in ({} if spread is None else {"reward_std": spread} | spreads).items():
         moved += [(name, jump, True) for jump in jumps(part, logarithm=True) if jump.change > GROWN]
     return sorted(moved, key=lambda measured: measured[1].step)
 
 
-def _policy_jumps(run: Run, since: int) -> bool:
+def _policy_jumps(run: Run, step: int) -> bool:
     """Return True if the policy changed as suddenly: by its own measurements, or by the size of the step."""
     size = update_size(run)
     if size is not None:
-        sizes = within(size, since - SAME_TIME, since + 1).values
-        if len(sizes) and float(sizes.max()) > max(KL_OLD_LARGE, 5.0 * float(np.median(size.values))):
+        sizes = within(size, step - SAME_TIME, step + 1).values
+        if len(sizes) and float(sizes.max()) > max(KL_OLD_LARGE, 5.0 * size.median):
             return True
     series = ((run.get("length"), True), (find(run, "kl_ref"), False), (find(run, "entropy"), True))
-    return any(jumps_at(metric, since, SAME_TIME, logarithm) for metric, logarithm in series)
+    return any(jumps_at(metric, step, SAME_TIME, logarithm) for metric, logarithm in series)
 
 
-def _selected(run: Run, since: int) -> bool:
+def _selected(run: Run, step: int) -> bool:
     """Return True if a policy that chose the best of its completions earns the new rewards: that is quick learning."""
-    most, reward, kl = run.get("reward_max"), run.needed("reward"), find(run, "kl_ref")
-    if most is None or kl is None:
+    reward_max, reward, kl = run.get("reward_max"), run.needed("reward"), find(run, "kl_ref")
+    if reward_max is None or kl is None:
         return False
     (before, after), (near, far) = (
-        (within(series, since - WINDOW, since - 1).values, within(series, since, since + WINDOW - 1).values)
+        (within(series, step - WINDOW, step - 1).values, within(series, step, step + WINDOW - 1).values)
         for series in (reward, kl)
     )
-    earned = float(most.values[most.steps < since].max(initial=-np.inf))
+    earned = float(reward_max.values[reward_max.steps < step].max(initial=-np.inf))
     if not min(map(len, (before, after, near, far))):
         return False
     return bool(before.mean() < after.mean() <= earned and near.mean() < far.mean())
@@ -102,12 +102,12 @@ def _sentence(name: str, jump: Jump, logarithm: bool) -> str:
     return f"{name} went from {number(before)} to {number(after)} at step {jump.step} (means of ten steps)"
 
 
-def _cause(run: Run, spread: Series | None, since: int, moved: list[tuple[str, Jump, bool]]) -> tuple[str, str]:
-    if jumps_at(run.get("length_prompt"), since, SAME_TIME, logarithm=True):
+def _cause(run: Run, spread: Series | None, step: int, moved: list[tuple[str, Jump, bool]]) -> tuple[str, str]:
+    if jumps_at(run.get("length_prompt"), step, SAME_TIME, logarithm=True):
         return "other_prompts", "the prompts' length changed with them"
     if any(wider for _, _, wider in moved):
         return "judge_noise", "they scatter more, as verdicts of a noisier judge do"
-    before = np.zeros(0) if spread is None else spread.values[spread.steps < since]
+    before = np.zeros(0) if spread is None else spread.values[spread.steps < step]
     usual = float(np.median(before)) if len(before) else 0.0
     shift = max(abs(jump.change) for _, jump, _ in moved)
     if usual > 0 and shift > CONSTANT_SHIFT * usual:
@@ -119,20 +119,20 @@ def _cause(run: Run, spread: Series | None, since: int, moved: list[tuple[str, J
 def value_jump(run: Run) -> Result:
     value, reward = together(run.needed("value_mean"), run.needed("reward"))
     spread = run.get("return_std") or reward_spread(run)
-    width = 0.0 if spread is None else float(np.median(spread.values))
+    width = 0.0 if spread is None else spread.median
     moves, rewards = np.abs(np.diff(value.values)), np.abs(np.diff(reward.values))
     for i in np.flatnonzero(moves > FAR_OFF * width)[:MOST_CANDIDATES]:
         before = slice(max(0, i - SPIKE_WINDOW), i)
         settled = moves[before][HEAD_SETTLES // 2 :] if i < SPIKE_WINDOW else moves[before]
         if i < HEAD_SETTLES or moves[i] <= FAR_STEP * MAD_TO_STD * float(np.median(settled)):
             continue
-        since = int(value.steps[i + 1])
+        step = int(value.steps[i + 1])
         if abs(value.values[i + 1] - reward.values[i]) < abs(value.values[i] - reward.values[i]):
             continue  # it comes to what is earned, as a head does that learns
-        if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, since):
+        if rewards[i] > REWARD_STAYS * MAD_TO_STD * float(np.median(rewards[before])) or _policy_jumps(run, step):
             continue
-        message = f"the mean prediction of the value head jumps at step {since}, the rewards do not"
+        message = f"the mean prediction of the value head jumps at step {step}, the rewards do not"
         jump = f"mean prediction {number(float(value.values[i]))} before, {number(float(value.values[i + 1]))} at step"
-        shown = f"{jump} {since}; returns have a standard deviation of {number(width)}"
-        return Found("value_reset", "warning", since, f"{message}: it lost its weights", (shown,))
+        evidence = f"{jump} {step}; returns have a standard deviation of {number(width)}"
+        return Found("value_reset", "warning", step, f"{message}: it lost its weights", (evidence,))
     return None

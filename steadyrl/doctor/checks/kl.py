@@ -54,32 +54,32 @@ def kl_runaway(run: Run) -> Result:
         return fault
     if (high := _high(run)) is None:
         return None
-    since, kl, limit = high
+    onset, kl, limit = high
     per_token, reward, learned = find(run, "kl_ref"), run.get("reward"), readings.learns(run)
     lost = per_token is not None and tail(per_token) > LOST_TOKEN and learned is False
     falls = reward is not None and readings.direction(reward) < 0
     # Longer answers have a larger sum: a policy that runs away does so per token.
     rising = _rises_late(kl) and (per_token is None or _rises_late(per_token))
-    cause, because = _runaway_cause(run, since, kl)
+    cause, because = _runaway_cause(run, onset, kl)
     # A policy that learns moves away from its reference: that is what the reward is paid for.
     harms = lost or (rising and not (cause == "weak_penalty" and learned))
     norm = run.get("grad_norm")
-    if norm is not None and norm.values.max() > WILD_NORM:
-        harms, because = True, (*because, f"the gradient norm is up to {number(norm.values.max())} meanwhile")
-    change, remedy, coefficient = None, "", run.get("kl_coef")
+    if norm is not None and norm.greatest > WILD_NORM:
+        harms, because = True, (*because, f"the gradient norm is up to {number(norm.greatest)} meanwhile")
+    change, remedy, logged_coef = None, "", run.get("kl_coef")
     if cause in ("weak_penalty", "unknown"):
-        now = readings.setting(run, "kl_coef") if coefficient is None else float(coefficient.values[-1])
+        coef = readings.setting(run, "kl_coef") if logged_coef is None else logged_coef.last
         usual = LOSS_COEF if run.traits.grouped else REWARD_COEF
-        change = {} if now is None else {"kl_coef": float(f"{2 * now:.1g}") if now else usual}
-        if cause == "weak_penalty" and now is not None:
-            remedy = f"Raise the coefficient from {now:g} to {change['kl_coef']:g}, or let it adapt to a target in the "
-            remedy += "unit of the KL that it compares."
+        change = {} if coef is None else {"kl_coef": float(f"{2 * coef:.1g}") if coef else usual}
+        if cause == "weak_penalty" and coef is not None:
+            remedy = f"Raise the coefficient from {coef:g} to {change['kl_coef']:g}, or let it adapt to a target in "
+            remedy += "the unit of the KL that it compares."
     return Found(
         cause,
         "critical" if lost and rising and falls else "warning" if harms else "info",
-        since,
+        onset,
         f"the KL to the reference is {number(tail(kl))} {kl.unit} and {'rises' if rising else 'no longer rises'}",
-        (f"{kl.source or 'kl_ref'} is {limit} from step {since} on", *because),
+        (f"{kl.source or 'kl_ref'} is {limit} from step {onset} on", *because),
         remedy=remedy,
         change=change,
     )
@@ -88,20 +88,19 @@ def kl_runaway(run: Run) -> Result:
 def _in_any_unit(run: Run) -> Result:
     """Find a KL of unknown unit with spikes, or one that grew tenfold, to what is high even as a sum, for no gain."""
     kl = run.needed("kl_ref")
-    beyond = kl.values > max(HIGH_SEQUENCE, BROKEN_TIMES * float(np.median(kl.values)))
+    beyond = kl.values > max(HIGH_SEQUENCE, BROKEN_TIMES * kl.median)
     if run.covers(kl) >= MIN_STEPS and beyond.any():
-        usual, most = number(float(np.median(kl.values))), number(float(kl.values.max()))
-        message = f"the KL to the reference is {usual} in most rows, up to {most} in {int(beyond.sum())} of {len(kl)}"
-        message += ": tokens that the policy all but excludes"
+        message = f"the KL to the reference is {number(kl.median)} in most rows, up to {number(kl.greatest)} in "
+        message += f"{int(beyond.sum())} of {len(kl)}: tokens that the policy all but excludes"
         return Found("spikes", "warning", int(kl.steps[beyond.argmax()]), message, (readings.levels(kl.source, kl),))
-    last, start = float(kl.values[-1]), head(kl, least=OPENING)
+    last, start = kl.last, head(kl, least=OPENING)
     if readings.learns(run):
-        if tail(kl) <= HIGH_SEQUENCE or kl.values[0] > HIGH_SEQUENCE / GREW:
+        if tail(kl) <= HIGH_SEQUENCE or kl.first > HIGH_SEQUENCE / GREW:
             return None
         message = f"the KL to the reference came to {number(tail(kl))} in a unit that is not known, which is high for a"
         return Found("unit_unknown", "info", None, f"{message} whole completion, while the reward rises")
-    if last > BROKEN and last > BROKEN_TIMES * max(float(kl.values[0]), 0.0):  # two rows are enough for so much
-        start = float(kl.values[0])
+    if last > BROKEN and last > BROKEN_TIMES * max(kl.first, 0.0):  # two rows are enough for so much
+        start = kl.first
     else:
         logarithms = replace(kl, values=np.log(np.maximum(kl.values, ZERO)))
         if last <= max(HIGH_SEQUENCE, GREW * start) or readings.direction(logarithms) <= 0:
@@ -109,9 +108,9 @@ def _in_any_unit(run: Run) -> Result:
     cause, because = _runaway_cause(run, int(kl.steps[0]), kl)
     paid = "the reward gained nothing by it" if run.get("reward") else "no reward is logged that could pay for it"
     message = f"the KL to the reference grew from {number(start)} to {number(last)} and {paid}"
-    shown = "its unit is not known; so much is high for a whole completion, and impossible for a token"
-    since = int(kl.steps[np.argmax(kl.values > HIGH_SEQUENCE)])
-    return Found(cause, "warning", since, message, (shown, *because))
+    evidence = "its unit is not known; so much is high for a whole completion, and impossible for a token"
+    onset = int(kl.steps[np.argmax(kl.values > HIGH_SEQUENCE)])
+    return Found(cause, "warning", onset, message, (evidence, *because))
 
 
 def _impossible(run: Run) -> Result:
@@ -120,19 +119,18 @@ def _impossible(run: Run) -> Result:
     if kl is None or run.traits.kl_place == "reward":
         return None
     beyond = kl.values > readings.LN_LARGEST_VOCABULARY
-    since, shown = int(kl.steps[beyond.argmax()]), (readings.levels(kl.source, kl),)
+    onset, evidence = int(kl.steps[beyond.argmax()]), (readings.levels(kl.source, kl),)
     if beyond.mean() > 0.5:
-        message = f"the KL is {number(float(np.median(kl.values)))} nats per token: the policy hardly draws what trains"
-        return Found("impossible_tokens", "critical", since, message, shown)
-    # In single rows it shows tokens that one of the two models all but excludes.
+        message = f"the KL is {number(kl.median)} nats per token: the policy hardly draws what trains"
+        return Found("impossible_tokens", "critical", onset, message, evidence)
+    # In single rows it shows tokens that one of the two models all but excludes. What rises to the end is a runaway of
+    # another kind.
     enough = SPIKES if run.averaged_over == 1 else 1  # a row that averages several steps stands for as many
-    if (
-        beyond.sum() < enough or tail(kl) > readings.LN_LARGEST_VOCABULARY / 4
-    ):  # what rises there is a runaway of another kind
+    if beyond.sum() < enough or tail(kl) > readings.LN_LARGEST_VOCABULARY / 4:
         return None
     message = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up "
-    message += f"to {number(float(kl.values.max()))} nats per token: tokens that the policy all but excludes"
-    return Found("spikes", "warning", since, message, shown)
+    message += f"to {number(kl.greatest)} nats per token: tokens that the policy all but excludes"
+    return Found("spikes", "warning", onset, message, evidence)
 
 
 def _hidden(run: Run) -> Result:
@@ -140,13 +138,13 @@ def _hidden(run: Run) -> Result:
     full, kl = run.get("kl_ref_full", TOKEN), run.get("kl_ref", TOKEN, "exact")
     if full is None or kl is None or len(full) != len(kl):
         return None
-    hidden, times = full.values - full.values[0] > HIDDEN_TOKEN, full.values / np.maximum(kl.values, ZERO)
-    if (since := first_lasting(full, hidden & (times > HIDDEN_TIMES), LASTING)) is None or not hidden[-1]:
+    hidden, times = full.values - full.first > HIDDEN_TOKEN, full.values / np.maximum(kl.values, ZERO)
+    if (onset := first_lasting(full, hidden & (times > HIDDEN_TIMES), LASTING)) is None or not hidden[-1]:
         return None
     lead = f"kl_ref_full is {number(tail(full))} nats per token, kl_ref {number(tail(kl))}"
     message = f"{lead}: the KL sees nothing of it"
     severity: Severity = "info" if readings.solved(run) else "warning"
-    return Found("truncation", severity, since, message, (readings.levels("kl_ref_full", full),))
+    return Found("truncation", severity, onset, message, (readings.levels("kl_ref_full", full),))
 
 
 def _high(run: Run) -> tuple[int, Series, str] | None:
@@ -166,8 +164,8 @@ def _high(run: Run) -> tuple[int, Series, str] | None:
 
 
 def _above(kl: Series, limit: float) -> tuple[int, Series, str] | None:
-    since = first_lasting(kl, kl.values > limit, LASTING)
-    return (since, kl, f"above {limit:g} {kl.unit}") if since is not None and tail(kl) > limit else None
+    onset = first_lasting(kl, kl.values > limit, LASTING)
+    return (onset, kl, f"above {limit:g} {kl.unit}") if onset is not None and tail(kl) > limit else None
 
 
 def _rises_late(kl: Series) -> bool:
@@ -184,26 +182,24 @@ def _at_start(run: Run) -> Result:
         return None
     if run.averaged_over > 1 or (kl.unit == TOKEN and len(kl) < LASTING):
         return None  # of a row that averages several steps all but the first are after updates
-    if (gap := run.get("sampler_gap")) is not None and gap.values[0] > AT_START_EXACT:
+    if (gap := run.get("sampler_gap")) is not None and gap.first > AT_START_EXACT:
         return None  # the policy's own log-probs are off: see sampler_mismatch
     # Measured before the first update: 0, but for rounding.
     exactly = run.trainer == "steadyrl" and kl.steps[0] == 0 and kl.estimator in ("exact", "k3")
-    first, last = abs(float(kl.values[0])), abs(tail(kl))
+    first, last = abs(kl.first), abs(tail(kl))
     if first < (AT_START_EXACT if exactly else AT_START[kl.unit]) or (first < KEPT * last and not exactly):
         return None
     if not exactly and last < GONE * first:
         return None  # another reference stays another one
     nearer = last < MUCH_NEARER * first or (last < NEARER * first and readings.direction(kl) < 0)
     # Where the log speaks of a teacher or of distillation the reference is another model on purpose.
-    named = (series.source for several in run.series.values() for series in several)
+    named = (series.source for series in run.logged)
     words = (*run.unknown, *run.settings, *run.keys.values(), *named)
     teacher = not exactly and nearer and any(map(DISTILLED.search, words))
     # Another reference does no harm while the reward rises and the policy keeps its distance from it. Returns less the
     # penalty, all that some logs have of the reward, rise only with it.
     weak = None if exactly else _weak_penalty(run, kl)
-    rises = readings.learns(run) is True or any(
-        readings.leans(returns) for returns in run.series.get("return_mean", ())
-    )
+    rises = readings.learns(run) is True or any(map(readings.leans, run.series.get("return_mean", ())))
     harmless = teacher or weak is not None or (not exactly and last > MUCH_NEARER * first and rises)
     return Found(
         "teacher" if teacher else "reference_mismatch",
@@ -225,7 +221,7 @@ def _weak_penalty(run: Run, kl: Series) -> float | None:
     advantages are centred and the ratio is 1.
     """
     logged = run.get("kl_coef")
-    stated = float(logged.values.max()) if logged is not None else readings.setting(run, "kl_coef")
+    stated = logged.greatest if logged is not None else readings.setting(run, "kl_coef")
     if stated is not None:
         return stated if 0 < stated <= WEAK else None
     loss = run.get("loss") if run.traits.kl_place == "loss" else None
@@ -239,9 +235,9 @@ def _weak_penalty(run: Run, kl: Series) -> float | None:
     return coefficient if 0 < coefficient <= WEAK and (off <= 0).mean() >= MOSTLY else None
 
 
-def _runaway_cause(run: Run, since: int, kl: Series) -> tuple[str, tuple[str, ...]]:
-    large = readings.large_updates(run, since + max(LASTING, (int(kl.steps[-1]) - int(kl.steps[0])) // 10))
-    if large:
+def _runaway_cause(run: Run, onset: int, kl: Series) -> tuple[str, tuple[str, ...]]:
+    tenth = int(kl.steps[-1] - kl.steps[0]) // 10
+    if large := readings.large_updates(run, onset + max(LASTING, tenth)):
         return "learning_rate", large
     moves, fixed = coefficient_moves(run), readings.setting(run, "kl_coef")
     if moves is not None:
@@ -259,20 +255,20 @@ def kl_zero(run: Run) -> Result:
     zero[:1] = False
     if entropy is not None:  # where every token was certain, of the one token that truncation leaves the KL is 0
         zero &= ~np.isin(kl.steps, entropy.steps[np.abs(entropy.values) <= ZERO])
-    if (since := first_lasting(kl, zero, LASTING)) is None:
+    if (start := first_lasting(kl, zero, LASTING)) is None:
         return None
-    after = np.flatnonzero(~zero & (kl.steps > since))
-    until = int(kl.steps[after[0] - 1]) if len(after) else int(kl.steps[-1])
-    cause, because = _zero_cause(run, since, until)
-    stuck = not len(after) and until - since >= MIN_STEPS and cause in ("no_update", "bf16_rounding", "no_advantage")
+    after = np.flatnonzero(~zero & (kl.steps > start))
+    end = int(kl.steps[after[0] - 1]) if len(after) else int(kl.steps[-1])
+    cause, because = _zero_cause(run, start, end)
+    stuck = not len(after) and end - start >= MIN_STEPS and cause in ("no_update", "bf16_rounding", "no_advantage")
     harmless = len(after) or (run.get("grad_norm") is None and readings.learns(run))
-    if why := _unmeasured(run, kl, cause):
-        harmless, because = True, (*because, why)
+    if doubt := _unmeasured(run, kl, cause):
+        harmless, because = True, (*because, doubt)
     return Found(
         cause,
         "critical" if stuck else "info" if harmless else "warning",
-        since,
-        f"the KL to the reference is exactly 0 at steps {since} to {until}",
+        start,
+        f"the KL to the reference is exactly 0 at steps {start} to {end}",
         because or ("neither learning rate, gradient norm nor rewards tell why",),
     )
 
@@ -289,14 +285,14 @@ def _unmeasured(run: Run, kl: Series, cause: str) -> str:
         return "it is 0 in every row, so that it may not have been measured"
     if moves:
         return ""
-    of_unsloth = {series.source for estimates in run.series.values() for series in estimates} >= UNSLOTH
+    of_unsloth = {series.source for series in run.logged} >= UNSLOTH
     return "Unsloth logs a KL of 0 where beta is 0, and none is computed" if of_unsloth else ""
 
 
-def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]:
+def _zero_cause(run: Run, start: int, end: int) -> tuple[str, tuple[str, ...]]:
     def during(series: Series | None) -> Series | None:
-        part = None if series is None else readings.within(series, since, until)
-        return part if part is not None and len(part) else None
+        rows = None if series is None else readings.within(series, start, end)
+        return rows or None  # a series without rows counts as none
 
     rate, updates, gradient = (during(run.get(name)) for name in ("learning_rate", "updates", "grad_norm"))
     if (rate is not None and not rate.values.any()) or (learning_rate(run) is None and "learning_rate" in run.settings):
@@ -306,20 +302,17 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
     logged = during(next(iter(run.series.get("grad_norm", ())), None))
     if logged is not None and not np.isfinite(logged.values).any():
         return "no_update", ("the gradient norm is not finite in these steps, so that the optimizer skips them",)
-    still = gradient is not None and np.median(gradient.values) <= STILL
+    still = gradient is not None and gradient.median <= STILL
     if (idle := readings.nothing_to_learn(run)) and (gradient is None or still):
         return "no_advantage", (idle,)
     if still:
         return "no_update", ("the gradient norm is 0",)
-    size, clipped, entropy = (
-        during(readings.update_size(run)),
-        during(run.get("clip_fraction")),
-        during(find(run, "entropy")),
-    )
+    movements = (readings.update_size(run), run.get("clip_fraction"), find(run, "entropy"))
+    size, clipped, entropy = map(during, movements)
     moves = [
-        f"the {name} is {number(float(np.median(part.values)))}"
+        f"the {name} is {number(part.median)}"
         for name, part, floor in (("KL of one step's updates", size, UNMOVED), ("clip fraction", clipped, 0.0))
-        if part is not None and np.median(part.values) > floor
+        if part is not None and part.median > floor
     ]
     if entropy is not None and readings.direction(entropy) != 0:
         moves.append(readings.levels("the entropy", entropy, "nats/token"))
@@ -327,8 +320,10 @@ def _zero_cause(run: Run, since: int, until: int) -> tuple[str, tuple[str, ...]]
         moves.append("the reward rises meanwhile")
     if moves:
         return "not_compared", tuple(moves)
-    small = learning_rate(run)
-    if run.settings.get("dtype") == "bfloat16" and small is not None and small <= BF16_RATE and gradient is not None:
-        text = f"weights are bfloat16, the learning rate is {small:g}, and the gradient norm {number(head(gradient))}"
+    rate_set = learning_rate(run)
+    small = rate_set is not None and rate_set <= BF16_RATE
+    if run.settings.get("dtype") == "bfloat16" and small and gradient is not None:
+        norm = number(head(gradient))
+        text = f"weights are bfloat16, the learning rate is {rate_set:g}, and the gradient norm {norm}"
         return "bf16_rounding", (text, "neither KL to the old policy nor entropy moves")
     return "unknown", ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
-from steadyrl.doctor.remedies import LARGEST_ERROR, Value, horizon
+from steadyrl.doctor.remedies import LARGEST_ERROR, Value, horizon, horizon_batch
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.readings import number, reward_spread, setting, steps_of
 from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
@@ -63,7 +63,7 @@ def coefficient_moves(run: Run) -> Moves | None:
     per_step = float(np.median(up)) if len(up) and not constant else 0.0
     return Moves(
         constant=constant,
-        last=float(coef.values[-1]),
+        last=coef.last,
         per_step=per_step,
         doubling=float(np.log(2.0)) / per_step if per_step else float("inf"),
         remaining=steps_of(run),
@@ -104,7 +104,7 @@ def kl_unit_clash(run: Run) -> Result:
     off, near = level / target, meant / target
     fits = not 1 / CLASH < off < CLASH and 1 / CLASH_NEAR <= near <= CLASH_NEAR and tail(length) >= CLASH_LENGTH
     moves, coef = coefficient_moves(run), run.get("kl_coef")
-    driven = moves is not None and coef is not None and moves.last > DRIVEN * float(coef.values[0])
+    driven = moves is not None and coef is not None and moves.last > DRIVEN * coef.first
     # A target per sequence can drive the coefficient up against a KL that any policy that learns has.
     low = compared is per_sequence and off >= CLASH and target < LEAST_TARGET and level <= HEALTHY_SEQUENCE
     if not fits and not (low and driven):
@@ -131,47 +131,45 @@ def kl_unit_clash(run: Run) -> Result:
 
 @check("kl_controller", when=adaptive)
 def kl_controller(run: Run) -> Result:
-    target, moves = target_in(run), coefficient_moves(run)
-    if target is None:
+    if (target_and_unit := target_in(run)) is None:
         return Unknown("the controller's target or its unit is not known", ("kl_target",))
-    if (kl := find(run, "kl_ref", target[1], *SEEN)) is None:
-        return Unknown(f"the KL in {target[1]} is not logged", ("kl_ref", "length"))
-    since = first_lasting(kl, kl.values > OFF_TARGET * target[0], MIN_STEPS)
-    if since is None or tail(kl) <= OFF_TARGET * target[0]:
+    (target, unit), moves = target_and_unit, coefficient_moves(run)
+    if (kl := find(run, "kl_ref", unit, *SEEN)) is None:
+        return Unknown(f"the KL in {unit} is not logged", ("kl_ref", "length"))
+    onset = first_lasting(kl, kl.values > OFF_TARGET * target, MIN_STEPS)
+    if onset is None or tail(kl) <= OFF_TARGET * target:
         return None
-    level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target[0])} times its target {target[0]:g}"
+    level = f"the KL is {number(tail(kl))} {kl.unit}, {number(tail(kl) / target)} times its target {target:g}"
     message = "the controller of the KL penalty does not hold the KL"
     if moves is not None and moves.constant:
-        return Found("absent", "warning", since, f"{message}: its coefficient does not move", (level, moves.sentence))
-    moving = moves is not None and moves.per_step > 0
-    doubling = moves.doubling if moves is not None and moving else _doubling_by_settings(run)
-    if doubling is None:
+        return Found("absent", "warning", onset, f"{message}: its coefficient does not move", (level, moves.sentence))
+    if moves is not None and moves.per_step > 0:
+        doubling, pace = moves.doubling, moves.sentence
+    elif (doubling_as_set := _doubling_by_settings(run)) is not None:
+        doubling, pace = doubling_as_set, f"by its settings the coefficient needs {doubling_as_set:.0f} steps to double"
+    else:
         return Unknown("neither the coefficient nor the horizon is known", ("kl_coef", "kl_horizon"))
     if doubling <= steps_of(run):
         return None
-    pace = f"by its settings the coefficient needs {doubling:.0f} steps to double"
-    shown = moves.sentence if moves is not None and moving else pace
     change: dict[str, Value] = dict(horizon(run))
     reach: tuple[str, ...] = ()
     reward, spread, gained, reached = run.get("reward"), reward_spread(run), 0.0, min(tail(kl), HEALTHY_SEQUENCE)
     if reward is not None and spread is not None and head(spread) > 0:  # in standard deviations of the first rewards
         gained = max(tail(reward) - head(reward), 0.0) / head(spread)
-    if kl.unit == SEQUENCE and target[0] < reached and target[0] < max(LEAST_TARGET, gained * gained / 2.0):
+    if kl.unit == SEQUENCE and target < reached and target < max(LEAST_TARGET, gained * gained / 2.0):
         # A controller that can keep up would only hold the policy where it began, or bring it back there.
         change["kl_target"] = float(f"{reached:.2g}")
-        most = number(float(np.sqrt(2.0 * target[0])))
+        attainable = number(float(np.sqrt(2.0 * target)))
         reach = (
-            f"at the target a policy gains at most {most} standard deviations of a roughly normal reward; this policy "
-            f"gained {number(gained)}",
+            f"at the target a policy gains at most {attainable} standard deviations of a roughly normal reward; this "
+            f"policy gained {number(gained)}",
         )
-    return Found("slow", "warning", since, f"{message}: it is too slow", (level, shown, *reach), change=change)
+    return Found("slow", "warning", onset, f"{message}: it is too slow", (level, pace, *reach), change=change)
 
 
 def _doubling_by_settings(run: Run) -> float | None:
     """Return the steps in which the published controller doubles its coefficient at most, or None."""
-    horizon, batch = setting(run, "kl_horizon"), setting(run, "batch_size")
-    if not horizon or not run.settings.get("kl_adaptive"):
+    horizon, batch = setting(run, "kl_horizon"), horizon_batch(run)
+    if not horizon or not batch or not run.settings.get("kl_adaptive"):
         return None
-    if run.settings.get("kl_horizon_unit") == "updates":
-        batch = 1.0
-    return None if not batch else float(np.log(2.0)) / (LARGEST_ERROR * batch / horizon)
+    return float(np.log(2.0)) / (LARGEST_ERROR * batch / horizon)

@@ -45,21 +45,23 @@ FIXED: Mapping[str, Value] = {"kl_adaptive": False, "algorithm.args.kl_control":
 
 @check("kl_penalty_off")
 def kl_penalty_off(run: Run) -> Result:
-    coef, measured, fixed = run.get("kl_coef"), _held_in_loss(run), readings.setting(run, "kl_coef")
-    if coef is not None and (since := _dropped(coef)) is not None:
-        before = float(coef.values[np.searchsorted(coef.steps, since) - 1])
-        return _gone(since, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
+    coef, measured, fixed = run.get("kl_coef"), _coefficient_in_loss(run), readings.setting(run, "kl_coef")
+    if coef is not None and (onset := _dropped(coef)) is not None:
+        before = float(coef.values[np.searchsorted(coef.steps, onset) - 1])
+        return _penalty_gone(onset, "penalty_switched_off", before, f"the coefficient went from {number(before)} to 0")
     if not fixed or (measured is None and coef is not None):
         return None
     if measured is None:
-        why = "the coefficient is set, and neither it nor the parts of the loss are logged"
-        return Unknown(why, ("kl_coef", "loss", "loss_policy"))
+        message = "the coefficient is set, and neither it nor the parts of the loss are logged"
+        return Unknown(message, ("kl_coef", "loss", "loss_policy"))
     gone = np.abs(measured.values) < MEASURED_OFF * fixed
-    if (since := first_lasting(measured, gone, LASTING)) is None or not gone[measured.steps >= since].all():
+    if (onset := first_lasting(measured, gone, LASTING)) is None or not gone[measured.steps >= onset].all():
         return None
-    cause = "penalty_switched_off" if (~gone[measured.steps < since]).sum() >= LASTING else "not_applied"
-    median = number(float(np.median(measured.values[measured.steps >= since])))
-    return _gone(since, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set")
+    cause = "penalty_switched_off" if (~gone[measured.steps < onset]).sum() >= LASTING else "not_applied"
+    median = number(float(np.median(measured.values[measured.steps >= onset])))
+    return _penalty_gone(
+        onset, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set"
+    )
 
 
 def _dropped(coef: Series) -> int | None:
@@ -71,7 +73,7 @@ def _dropped(coef: Series) -> int | None:
     return None
 
 
-def _held_in_loss(run: Run) -> Series | None:
+def _coefficient_in_loss(run: Run) -> Series | None:
     """Return the coefficient that the loss shows: (loss - policy's part) / KL, where the KL is not near 0; or None."""
     loss, policy, kl = run.get("loss"), run.get("loss_policy"), find(run, "kl_ref")
     if loss is None or policy is None or kl is None or run.traits.kl_place != "loss" or run.get("loss_value"):
@@ -87,9 +89,9 @@ def _held_in_loss(run: Run) -> Series | None:
     return Series("kl_coef", "", "measured", loss.source, loss.steps[nonzero], penalty[nonzero] / kl.values[nonzero])
 
 
-def _gone(since: int, cause: str, coefficient: float, shown: str) -> Found:
-    message = f"from step {since} on nothing holds the policy near its reference"
-    return Found(cause, "warning", since, message, (shown,), change={"kl_coef": float(f"{coefficient:.3g}")})
+def _penalty_gone(onset: int, cause: str, coefficient: float, evidence: str) -> Found:
+    message = f"from step {onset} on nothing holds the policy near its reference"
+    return Found(cause, "warning", onset, message, (evidence,), change={"kl_coef": float(f"{coefficient:.3g}")})
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Penalty:
     """In force there."""
     width: float
     """What its reward can vary by."""
-    shown: str
+    basis: str
     """How that is known."""
 
     @property
@@ -110,10 +112,10 @@ class Penalty:
         """Says that it is larger than all that the reward could give; "" where it is not."""
         if not 0.0 < self.width * OUTWEIGHS < self.cost:
             return ""
-        return f"the KL penalty takes {number(self.cost)} from the reward of a completion, and {self.shown}"
+        return f"the KL penalty takes {number(self.cost)} from the reward of a completion, and {self.basis}"
 
 
-def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
+def _penalty(run: Run, lengthening: float = 1.0) -> Penalty | None:
     """Return what a completion pays, or would pay if later ones were so many times longer; None if unknown."""
     if run.traits.kl_place == "loss":
         return None
@@ -122,31 +124,31 @@ def _penalty(run: Run, longer: float = 1.0) -> Penalty | None:
     paid = run.traits.kl_place == "reward" or run.traits.critic
     if kl is None or coefficient is None or reward is None or not paid:
         return None
-    taken = coefficient * kl.values  # [n]; a KL below 0 gives, and takes nothing
-    penalty, at = float(np.median(taken[:OPENING])), float(coefficient[0])
+    costs = coefficient * kl.values  # [n]; a KL below 0 gives, and takes nothing
+    cost, in_force = float(np.median(costs[:OPENING])), float(coefficient[0])
     later = slice(len(kl) // 2, None)
     # A policy that learns may pay more for its distance than its reward differs by, and so may one that is driven away.
-    flat = readings.direction(reward) <= 0 and float(np.median(kl.values[later])) <= HEALTHY_SEQUENCE
-    if flat or longer > 1.0:
-        then = float(np.median(taken[later])) * longer, float(np.median(coefficient[later]))
-        penalty, at = max((penalty, at), then)
+    flat = readings.direction(reward) <= 0 and kl.second_half.median <= HEALTHY_SEQUENCE
+    if flat or lengthening > 1.0:
+        late_cost = float(np.median(costs[later])) * lengthening, float(np.median(coefficient[later]))
+        cost, in_force = max((cost, in_force), late_cost)
     least, greatest = run.get("reward_min"), run.get("reward_max")
     if least is not None and greatest is not None:
-        width = float(greatest.values.max() - least.values.min())
-        return Penalty(penalty, at, width, f"all rewards of the run lie within {number(width)}")
+        width = greatest.greatest - least.least
+        return Penalty(cost, in_force, width, f"all rewards of the run lie within {number(width)}")
     spread = run.get("reward_std")
     if spread is None or not spread.values.any():
         return None
     width = 4.0 * float(spread.values[:OPENING].max())
-    return Penalty(penalty, at, width, f"rewards differ by about {number(width)} (four standard deviations)")
+    return Penalty(cost, in_force, width, f"rewards differ by about {number(width)} (four standard deviations)")
 
 
-def _shrank(run: Run) -> float:
+def _shrinkage(run: Run) -> float:
     """Return the first length of completions over the later one where they shrank to less than half, and 1 else."""
     length = run.get("length")
     if length is None or tail(length, least=OPENING) >= SHRANK * head(length, least=OPENING):
         return 1.0
-    return head(length, least=OPENING) / max(float(np.median(length.values[len(length) // 2 :])), 1.0)
+    return head(length, least=OPENING) / max(length.second_half.median, 1.0)
 
 
 def penalty_pays(run: Run) -> str:
@@ -157,10 +159,9 @@ def penalty_pays(run: Run) -> str:
 
 @check("kl_penalty_outweighs")
 def kl_penalty_outweighs(run: Run) -> Result:
-    shrank = _shrank(run)
-    penalty = _penalty(
-        run, shrank if readings.falls_short(run) else 1.0
-    )  # of long answers: it is what short ones are for
+    shrinkage = _shrinkage(run)
+    # Where a run falls short, what long answers would pay counts: that is what short ones are for.
+    penalty = _penalty(run, shrinkage if readings.falls_short(run) else 1.0)
     if penalty is None:
         return Unknown("it takes a KL in the reward, its coefficient, the lengths and the range of the rewards")
     kl = find(run, "kl_ref", SEQUENCE)
@@ -168,12 +169,12 @@ def kl_penalty_outweighs(run: Run) -> Result:
         return None
     weaker = float(f"{penalty.coefficient * FRACTION * penalty.width / penalty.cost:.1g}")
     return Found(
-        "ends_early" if shrank != 1.0 else "reward_drowned",
-        "warning" if shrank != 1.0 or readings.fell(run, "reward") else "info",
+        "ends_early" if shrinkage != 1.0 else "reward_drowned",
+        "warning" if shrinkage != 1.0 or readings.fell(run, "reward") else "info",
         int(kl.steps[0]),
         f"the KL penalty outweighs the reward: {penalty.sentence}",
         (f"coefficient {number(penalty.coefficient)}, {readings.levels('the KL', kl, 'nats per completion')}",),
-        change={"kl_coef": weaker, **_fixed(run)},
+        change={"kl_coef": weaker, **_controller_off(run)},
     )
 
 
@@ -217,22 +218,22 @@ class Balance:
         return RESTS <= self.share <= DRIVEN and ROOM * self.spread <= self.coefficient
 
 
-def balance(run: Run) -> Balance | None:
+def penalty_balance(run: Run) -> Balance | None:
     """Return where a run stands between reward and penalty; None where that is not known or there is no penalty."""
     kl, spread = find(run, "kl_ref", SEQUENCE), readings.reward_spread(run)
     coefficient = None if kl is None else readings.kl_coef(run, kl)
     if kl is None or coefficient is None or spread is None or not spread.values.any() or not coefficient.any():
         return None
-    width = differ = head(spread)
-    if differ <= 0:
+    reward_std = head(spread)
+    if reward_std <= 0:
         return None
-    if run.traits.kl_place == "loss":  # its rewards are divided by their spread, where nothing else is known
-        width = max(width, 1.0)
-    later = slice(len(kl) // 2, None)
-    share = float(np.median(kl.values[later] / resting(width, coefficient[later])))
+    # With the KL in the loss, rewards are divided by their spread, where nothing else is known.
+    advantage_std = max(reward_std, 1.0) if run.traits.kl_place == "loss" else reward_std
+    late_kl = kl.second_half.values
+    share = float(np.median(late_kl / resting(advantage_std, coefficient[len(kl) // 2 :])))
     last = float(coefficient[-1])
-    gain = differ * width / max(last, LEAST_COEFFICIENT)
-    return Balance(last, width, float(kl.values[later].mean()), gain, share)
+    gain = reward_std * advantage_std / max(last, LEAST_COEFFICIENT)
+    return Balance(last, advantage_std, float(late_kl.mean()), gain, share)
 
 
 def penalty_gradient(run: Run) -> float | None:
@@ -243,93 +244,86 @@ def penalty_gradient(run: Run) -> float | None:
     reward, penalty = together(reward, penalty)
     if not len(reward):
         return None
-    later = slice(len(reward) // 2, None)
-    lengths = [float(np.sqrt(np.mean(series.values[later] ** 2))) for series in (penalty, reward)]
-    return lengths[0] / lengths[1] if lengths[1] > 0 else None
+    pull, drive = (float(np.sqrt(np.mean(series.second_half.values**2))) for series in (penalty, reward))
+    return pull / drive if drive > 0 else None
 
 
 @check("kl_penalty_holds")
 def kl_penalty_holds(run: Run) -> Result:
-    reward, where, length_ratio = run.needed("reward"), balance(run), penalty_gradient(run)
-    if where is None:
+    reward, balance, length_ratio = run.needed("reward"), penalty_balance(run), penalty_gradient(run)
+    if balance is None:
         return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
-    course, later = readings.direction(reward), readings.direction(reward.at(slice(len(reward) // 2, None)))
+    course, later = readings.direction(reward), readings.direction(reward.second_half)
     if readings.nothing_to_learn(run) or readings.solved(run):
         return None
-    measured = ""
+    gradients: tuple[str, ...] = ()
     if length_ratio is not None:
-        measured = f"the penalty's gradient is {number(length_ratio)} times as long as the reward's"
-    pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= where.share <= DRIVEN
-    arrived = _at_balance(run, where)
-    if course < 0 or not (arrived or (later <= 0 and (where.holds or pulled))):
-        return _held_by_gradient(run, where, length_ratio, course, (readings.levels("the reward", reward), measured))
-    held_at = float(resting(where.spread, where.coefficient))
+        gradients = (f"the penalty's gradient is {number(length_ratio)} times as long as the reward's",)
+    pulled = length_ratio is not None and length_ratio >= PULLED and RESTS <= balance.share <= DRIVEN
+    # KL and reward have come to the balance, far from what can be earned. A controller does that by design.
+    at_balance = AT_BALANCE[0] <= balance.share <= AT_BALANCE[1] and not run.settings.get("kl_adaptive")
+    gained = tail(reward) - head(reward) >= OF_GAIN * balance.gain
+    arrived = at_balance and gained and readings.falls_short(run)
+    if course < 0 or not (arrived or (later <= 0 and (balance.holds or pulled))):
+        evidence = (readings.levels("the reward", reward), *gradients)
+        return _held_by_gradient(run, balance, length_ratio, course, evidence)
+    held_at = float(resting(balance.spread, balance.coefficient))
     return Found(
         "penalty_too_strong",
-        "warning" if where.holds or arrived or course == 0 or readings.falls_short(run) else "info",
+        "warning" if balance.holds or arrived or course == 0 or readings.falls_short(run) else "info",
         None,
-        f"the KL penalty holds the policy where it is: coefficient {number(where.coefficient)} beside rewards that "
-        f"differ by {number(where.spread)}",
+        f"the KL penalty holds the policy where it is: coefficient {number(balance.coefficient)} beside rewards that "
+        f"differ by {number(balance.spread)}",
         (
             readings.levels("the reward", reward),
             f"reward and penalty balance at a KL of {number(held_at)} nats per completion, and the KL is "
-            f"{number(where.kl)}: a higher learning rate would not move the policy further",
-            *_share_of_advantage(run, where),
-            *([measured] if measured else []),
+            f"{number(balance.kl)}: a higher learning rate would not move the policy further",
+            *_share_of_advantage(run, balance),
+            *gradients,
         ),
-        change=_weaker(run, where),
+        change=_weaker(run, balance),
     )
 
 
-def _at_balance(run: Run, where: Balance) -> bool:
-    """Return whether KL and reward have come to the balance, and the reward is far from what can be earned.
-
-    A controller holds the KL where its target is, by design.
-    """
-    low, high = AT_BALANCE
-    reward = run.needed("reward")
-    rose = tail(reward) - head(reward) >= OF_GAIN * where.gain
-    return rose and not run.settings.get("kl_adaptive") and low <= where.share <= high and readings.falls_short(run)
-
-
 def _held_by_gradient(
-    run: Run, where: Balance, length_ratio: float | None, course: int, evidence: tuple[str, ...]
+    run: Run, balance: Balance, length_ratio: float | None, course: int, evidence: tuple[str, ...]
 ) -> Result:
     """Find a penalty that takes back much of what the reward asks for, in a run that it does not hold where it is."""
     if length_ratio is None or length_ratio < STRONG:
         return None
-    message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {where.coefficient:.3g}"
+    coefficient = balance.coefficient
+    message = f"the KL penalty takes back much of what the reward asks for, at a coefficient of {coefficient:.3g}"
     severity: Severity = "warning" if course >= 0 and readings.falls_short(run) else "info"
-    if where.coefficient >= ROOM * where.spread:
-        return Found("penalty_too_strong", severity, None, message, evidence, change=_weaker(run, where))
-    less = where.coefficient * max(LESS, WEAK_PENALTY / length_ratio)
-    return Found("penalty_too_strong", severity, None, message, evidence, change={"kl_coef": float(f"{less:.1g}")})
+    lower = {"kl_coef": float(f"{coefficient * max(LESS, WEAK_PENALTY / length_ratio):.1g}")}
+    change = _weaker(run, balance) if coefficient >= ROOM * balance.spread else lower
+    return Found("penalty_too_strong", severity, None, message, evidence, change=change)
 
 
-def _weaker(run: Run, where: Balance) -> Mapping[str, Value]:
+def _weaker(run: Run, balance: Balance) -> Mapping[str, Value]:
     """Return the coefficient whose balance is as far from the reference as a healthy run may come, or the target.
 
     No coefficient is above the default. A controller raises a lower one until the KL is at its target again: it is
     switched off, where its name is known.
     """
-    target, fixed = target_in(run), _fixed(run)
+    target, fixed = target_in(run), _controller_off(run)
     if target is not None and target[1] == SEQUENCE and run.settings.get("kl_adaptive") and not fixed:
         return {"kl_target": max(ROOM_SEQUENCE, target[0])}
-    far = where.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
-    return {"kl_coef": float(f"{min(far, LESS * where.coefficient, default(run, 'kl_coef') or far):.1g}"), **fixed}
+    far = balance.spread / float(np.sqrt(2.0 * HEALTHY_SEQUENCE))
+    return {"kl_coef": float(f"{min(far, LESS * balance.coefficient, default(run, 'kl_coef') or far):.1g}"), **fixed}
 
 
-def _fixed(run: Run) -> Mapping[str, Value]:
+def _controller_off(run: Run) -> Mapping[str, Value]:
     """Return what switches a controller of the coefficient off, where there is one and its name is known."""
     adaptive = run.settings.get("kl_adaptive")
     return {name: value for name, value in FIXED.items() if adaptive and (name in run.keys or name in run.config)}
 
 
-def _share_of_advantage(run: Run, where: Balance) -> tuple[str, ...]:
+def _share_of_advantage(run: Run, balance: Balance) -> tuple[str, ...]:
     """Return by how much the penalty of a completion differs beside its reward, where the KL's error is logged."""
     errors, completions = run.get("kl_ref_se", SEQUENCE), readings.setting(run, "batch_size")
     if errors is None or not completions:
         return ()
-    penalty = where.coefficient * tail(errors) * float(np.sqrt(completions))  # an error of a mean, times the root of n
-    share = penalty / (penalty + where.spread)
+    kl_std = tail(errors) * float(np.sqrt(completions))  # from the error of a mean of n
+    penalty = balance.coefficient * kl_std
+    share = penalty / (penalty + balance.spread)
     return (f"the penalties of completions differ by {number(penalty)}: {percent(share)} of the spread of advantages",)

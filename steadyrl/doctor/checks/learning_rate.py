@@ -7,7 +7,7 @@ import numpy as np
 from steadyrl.doctor import remedies
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
-from steadyrl.doctor.checks.kl_penalty import RESTS, STRONG, balance, penalty_gradient, penalty_pays
+from steadyrl.doctor.checks.kl_penalty import RESTS, STRONG, penalty_balance, penalty_gradient, penalty_pays
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import (
@@ -63,11 +63,11 @@ def learning_rate_too_high(run: Run) -> Result:
     direct += [sign for sign in (_leap(run), _plunge(run)) if sign is not None]
     # Where the first gradient is not finite, no step was taken that could have been too large.
     norms = [norm for norm in run.series.get("grad_norm", ()) if len(norm)]
-    broken = any(norm.steps[0] == run.span[0] and not np.isfinite(norm.values[0]) for norm in norms)
+    broken = any(norm.steps[0] == run.span[0] and not np.isfinite(norm.first) for norm in norms)
     if not direct or broken:
         return None
-    since = min(start for start, _ in direct)
-    later, worse = _consequences(run, since)
+    onset = min(start for start, _ in direct)
+    later, worse = _consequences(run, onset)
     signs = (*(sentence for _, sentence in direct), *later)
     if len(signs) < SHOWN:
         return None
@@ -79,10 +79,10 @@ def learning_rate_too_high(run: Run) -> Result:
     return Found(
         "epochs" if passes > 2 else "learning_rate",
         "critical" if worse and lost else "warning",
-        since,
-        f"from step {since} on single steps move the policy too far, as {len(signs)} signs agree",
+        onset,
+        f"from step {onset} on single steps move the policy too far, as {len(signs)} signs agree",
         (*signs, *_rate(run)),
-        f"Divide {movement} by about {cut:.0f}, and {remedies.go_back(since)}.",
+        f"Divide {movement} by about {cut:.0f}, and {remedies.go_back(onset)}.",
         remedies.calmer(run) if passes > 1 else remedies.slower(run),
     )
 
@@ -106,13 +106,12 @@ def _leap(run: Run) -> tuple[int, str] | None:
     leaps = np.flatnonzero(near & far & stays & (np.diff(kl.steps)[:-2] == 1))
     if not len(leaps):
         return None
-    at = int(leaps[0])
-    size = update_size(run)
-    if size is not None and updates_per_step(run) != 1 and np.isin(size.steps, kl.steps[at]).any():
+    index, size = int(leaps[0]), update_size(run)
+    if size is not None and updates_per_step(run) != 1 and np.isin(size.steps, kl.steps[index]).any():
         return None  # the step's own KL is measured: if it is large, it is a sign by itself
-    old, new = number(float(kl.values[at])), number(float(kl.values[at + 1]))
-    since = int(kl.steps[at])  # measured before the step's updates: those of this step did it
-    return since, f"the KL to the reference went from {old} to {new} nats/token in the one step {since}"
+    old, new = number(float(kl.values[index])), number(float(kl.values[index + 1]))
+    onset = int(kl.steps[index])  # measured before the step's updates: those of this step did it
+    return onset, f"the KL to the reference went from {old} to {new} nats/token in the one step {onset}"
 
 
 def _plunge(run: Run) -> tuple[int, str] | None:
@@ -121,39 +120,39 @@ def _plunge(run: Run) -> tuple[int, str] | None:
     A policy that has found the best of what it draws may become sure of that at once; one that becomes sure of
     anything less was taken there by steps that were too large.
     """
-    entropy, reward, most, size = find(run, "entropy"), run.get("reward"), run.get("reward_max"), update_size(run)
-    if entropy is None or reward is None or most is None or len(entropy) <= PLUNGE or not entropy_lost(run):
+    entropy, reward, reward_max, size = find(run, "entropy"), run.get("reward"), run.get("reward_max"), update_size(run)
+    if entropy is None or reward is None or reward_max is None or len(entropy) <= PLUNGE or not entropy_lost(run):
         return None
     before, after = entropy.values[:-PLUNGE], entropy.values[PLUNGE:]
     sure = (after < LOST_ENTROPY * before) & (before > HALF * highest_start(entropy))
     fast = np.flatnonzero(sure & (entropy.steps[PLUNGE:] - entropy.steps[:-PLUNGE] == PLUNGE))
     if not len(fast) or penalty_pays(run):
         return None
-    since = int(entropy.steps[fast[0]])
-    drawn = within(most, since - PLUNGE, since + PLUNGE)
-    moved = None if size is None else within(size, since, since + PLUNGE)
-    if not drawn or (moved and float(moved.values.max()) < KL_OLD_SOME):
+    onset = int(entropy.steps[fast[0]])
+    best_rewards = within(reward_max, onset - PLUNGE, onset + PLUNGE)
+    moved = None if size is None else within(size, onset, onset + PLUNGE)
+    if not best_rewards or (moved and moved.greatest < KL_OLD_SOME):
         return None
-    start, best = head(reward), float(drawn.values.max())
+    start, best = head(reward), best_rewards.greatest
     if tail(reward) - start >= MOST_OF_IT * (best - start) and not falls_short(run):
         return None
-    return since, (
-        f"within {PLUNGE} steps from step {since} on the entropy fell to {number(float(after[fast[0]]))} nats/token, "
+    return onset, (
+        f"within {PLUNGE} steps from step {onset} on the entropy fell to {number(float(after[fast[0]]))} nats/token, "
         f"and the reward came to {number(tail(reward))} where single completions earned {number(best)}"
     )
 
 
-def _consequences(run: Run, since: int) -> tuple[list[str], bool]:
-    """Return what changed at once from ``since`` on, a sentence each, and whether reward or entropy are lost."""
+def _consequences(run: Run, onset: int) -> tuple[list[str], bool]:
+    """Return what changed at once from ``onset`` on, a sentence each, and whether reward or entropy are lost."""
     last = run.span[1]
     entropy, kl, reward = find(run, "entropy"), find(run, "kl_ref"), run.get("reward")
     signs = []
-    if (jump := _jump(entropy, since, last)) and not 1 / ENTROPY_JUMP <= jump[1] / max(jump[0], 1e-9) <= ENTROPY_JUMP:
-        signs.append(f"the entropy went from {number(jump[0])} to {number(jump[1])} nats/token soon after step {since}")
-    if (jump := _jump(kl, since, last)) and jump[1] > max(KL_REF_JUMP * jump[0], KL_REF_MUCH):
+    if (jump := _jump(entropy, onset, last)) and not 1 / ENTROPY_JUMP <= jump[1] / max(jump[0], 1e-9) <= ENTROPY_JUMP:
+        signs.append(f"the entropy went from {number(jump[0])} to {number(jump[1])} nats/token soon after step {onset}")
+    if (jump := _jump(kl, onset, last)) and jump[1] > max(KL_REF_JUMP * jump[0], KL_REF_MUCH):
         signs.append(f"the KL to the reference went from {number(jump[0])} to {number(jump[1])} soon after it")
-    cosine = None if (cosine := run.get("grad_cosine")) is None else within(cosine, since, last)
-    if cosine is not None and len(cosine) >= LASTING and (level := float(np.median(cosine.values))) < TURNED_BACK:
+    cosine = None if (cosine := run.get("grad_cosine")) is None else within(cosine, onset, last)
+    if cosine is not None and len(cosine) >= LASTING and (level := cosine.median) < TURNED_BACK:
         signs.append(f"each gradient points back against those before it (cosine {number(level)}): updates overshoot")
     fell = reward is not None and direction(reward) < 0
     if reward is not None and fell:
@@ -161,15 +160,15 @@ def _consequences(run: Run, since: int) -> tuple[list[str], bool]:
     return signs, fell or (entropy is not None and tail(entropy) < GONE * head(entropy))
 
 
-def _jump(series: Series | None, since: int, last: int) -> tuple[float, float] | None:
-    """Return the level of the ten steps until ``since`` and that a tenth of the remaining steps later, or None."""
+def _jump(series: Series | None, onset: int, last: int) -> tuple[float, float] | None:
+    """Return the level of the ten steps until ``onset`` and that a tenth of the remaining steps later, or None."""
     if series is None:
         return None
-    before, after = within(series, since - 10, since), within(series, since, since + 10 + (last - since) // 10)
+    before, after = within(series, onset - 10, onset), within(series, onset, onset + 10 + (last - onset) // 10)
     if not len(before) or len(after) < LASTING:
         return None
     # A KL to the reference begins at 0: what large steps made of it within the window is no level to compare with.
-    old = before.values.min() if series.quantity == "kl_ref" else np.median(before.values)
+    old = before.least if series.quantity == "kl_ref" else before.median
     return float(old), float(np.median(after.values[-LASTING:]))
 
 
@@ -178,13 +177,13 @@ def learning_rate_too_low(run: Run) -> Result:
     reward = run.needed("reward")
     course, blocks = direction(reward), measure(reward)
     gain = 0.0 if blocks is None else max(blocks.end, blocks.late) - blocks.first
-    much = gain > SLOW * worth_having(run, float(np.median(reward.values)))
+    much = gain > SLOW * worth_having(run, reward.median)
     steps, large = _small_steps(run)
     if nothing_to_learn(run) or course < 0:
         return None
     if much and not (len(steps) >= SHOWN and falls_short(run)):
         return _still_rising(run)
-    if ((where := balance(run)) is not None and where.holds) or (penalty_gradient(run) or 0.0) >= STRONG:
+    if ((balance := penalty_balance(run)) is not None and balance.holds) or (penalty_gradient(run) or 0.0) >= STRONG:
         return None  # the penalty holds the policy, at any rate
     signs, far = _nearness(run, len(steps) >= SHOWN)
     signs = (*steps, *signs)
@@ -205,33 +204,32 @@ def learning_rate_too_low(run: Run) -> Result:
 def _still_rising(run: Run) -> Result:
     """Find a run that ends while its reward rises, far from what can be earned and near where its policy began."""
     reward, entropy, size = run.needed("reward"), find(run, "entropy"), update_size(run)
-    moves = size is not None and float(np.median(size.values)) > UPDATE_LEAST
+    moves = size is not None and size.median > UPDATE_LEAST
     if moves or entropy is None or tail(entropy) < STILL_THERE * highest_start(entropy) or not falls_short(run):
         return None
-    where, later = balance(run), reward.at(slice(len(reward) // 2, None))
-    balanced = where is not None and (where.holds or where.share >= RESTS)
+    balance, later = penalty_balance(run), reward.second_half
+    balanced = balance is not None and balance.share >= RESTS
     if balanced or (penalty_gradient(run) or 0.0) >= STRONG or direction(reward) <= 0 or direction(later) <= 0:
         return None
     change = remedies.multiple(run, "learning_rate", remedies.LEAST_RAISE)
-    course = (levels("the reward", reward), levels("the entropy", entropy, "nats/token"))
-    return Found(
-        "slow", "info", None, "the reward still rises where the run ends, and has far to go", course, change=change
-    )
+    evidence = (levels("the reward", reward), levels("the entropy", entropy, "nats/token"))
+    message = "the reward still rises where the run ends, and has far to go"
+    return Found("slow", "info", None, message, evidence, change=change)
 
 
 def _small_steps(run: Run) -> tuple[tuple[str, ...], bool]:
     """Return the signs that a step's updates are small, and whether another sign says that they are not."""
     signs, large = [], False
-    several, size = updates_per_step(run), update_size(run)
+    updates, size = updates_per_step(run), update_size(run)
     # With one update per batch both are measured before it, and are 0 by construction.
-    measured = size is not None and several != 1 and bool(size.values.any())
+    measured = size is not None and updates != 1 and bool(size.values.any())
     if size is not None and measured:
-        level = float(np.median(size.values))
+        level = size.median
         large |= level > UPDATE_NONE
         if level <= UPDATE_NONE:
             signs.append(f"the KL of one step's updates is {number(level)} nats/token (median)")
     clipped = None if run.traits.clips_by_design else run.get("clip_fraction")
-    if clipped is not None and (measured if several is None else several > 1):
+    if clipped is not None and (measured if updates is None else updates > 1):
         share = float(clipped.values.mean())
         large |= share > 100 * CLIP_NONE
         if share < CLIP_NONE:
@@ -243,25 +241,21 @@ def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
     """Return the signs that the policy is where it began, and whether another sign says that it is not."""
     signs, far = [], False
     kl = find(run, "kl_ref") or find(run, "kl_ref", SEQUENCE)
-    last, reward = run.span[1], run.get("reward")
+    last, entropy = run.span[1], find(run, "entropy")
     if kl is not None:
-        level = abs(tail(kl))
+        level, top = abs(tail(kl)), at_top(run.needed("reward"))
         # With one update per batch no KL of a step is measured; steps that do not undo one another add up to this one.
-        single = updates_per_step(run) == 1 and kl.unit == TOKEN and not (reward is not None and at_top(reward))
+        single = updates_per_step(run) == 1 and kl.unit == TOKEN and not top
         drift = level / last if single and last >= DRIFTING else np.inf
         limit = KL_REF_LITTLE if small_steps or kl.unit == SEQUENCE else KL_REF_NONE
         limit = max(limit, KL_REF_NEAR) if drift <= DRIFT_NONE else limit
         far |= level > limit or bool((np.abs(kl.values[1:]) <= ZERO).mean() > 0.5)  # the latter is kl_zero's
         signs.append(f"the KL to the reference ends at {number(level)} {kl.unit}")
         signs += [f"that is {number(drift)} nats/token a step"] if drift <= DRIFT_NONE else []
-        if kl.unit != SEQUENCE and last >= LONG and reward is not None and not at_top(reward):
+        if kl.unit != SEQUENCE and last >= LONG and not top:
             signs.append(f"so near it are {last} steps from where they began")
-    entropy = find(run, "entropy")
-    if (
-        entropy is not None
-        and direction(entropy) == 0
-        and abs(tail(entropy) - head(entropy)) < ENTROPY_STILL * head(entropy)
-    ):
+    still = entropy is not None and abs(tail(entropy) - head(entropy)) < ENTROPY_STILL * head(entropy)
+    if entropy is not None and still and direction(entropy) == 0:
         signs.append(levels("the entropy", entropy, "nats/token"))
     return tuple(signs), far
 
@@ -269,9 +263,10 @@ def _nearness(run: Run, small_steps: bool) -> tuple[tuple[str, ...], bool]:
 def _low_cause(run: Run) -> tuple[str, list[str]]:
     logged, warm_up = run.get("learning_rate"), setting(run, "warmup_steps")
     if logged is not None and warm_up and logged.steps[-1] < warm_up:
-        return "warm_up", [f"the learning rate is {logged.values[-1]:g} at the end of the log"]
-    rate = remedies.learning_rate(run)
-    low = (run.settings.get("lora"), LORA_RATE, "an adapter is trained"), (
-        run.settings.get("dtype") == "bfloat16", BF16_RATE, "the weights are bfloat16")  # fmt: skip
-    reasons = [reason for applies, limit, reason in low if applies and rate is not None and rate <= limit]
+        return "warm_up", [f"the learning rate is {logged.last:g} at the end of the log"]
+    rate, reasons = remedies.learning_rate(run), []
+    if rate is not None and rate <= LORA_RATE and run.settings.get("lora"):
+        reasons.append("an adapter is trained")
+    if rate is not None and rate <= BF16_RATE and run.settings.get("dtype") == "bfloat16":
+        reasons.append("the weights are bfloat16")
     return "learning_rate", [*reasons, *_rate(run)]

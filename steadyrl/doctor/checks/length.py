@@ -35,9 +35,9 @@ def length_collapse(run: Run) -> Result:
         return None
     nothing_left = end < max(NOTHING_LEFT * start, ONLY_THE_END)
     # Held-out measurements and parts of the reward that ended clearly below their start.
-    others = {f"heldout/{name}": series for name, series in run.parts("heldout/").items()}
-    others |= {f"reward part {name}": series for name, series in run.parts("reward_part/").items()}
-    measured = {name: measure(series) for name, series in others.items() if not any(word in name for word in BRIEF)}
+    curves = {f"heldout/{name}": series for name, series in run.with_prefix("heldout/").items()}
+    curves |= {f"reward part {name}": series for name, series in run.with_prefix("reward_part/").items()}
+    measured = {name: measure(curve) for name, curve in curves.items() if not any(word in name for word in BRIEF)}
     fallen = {name: blocks for name, blocks in measured.items() if blocks is not None and blocks.fell}
     cause, reason = _shrink_cause(run, fallen, nothing_left)
     harmless = cause == "learned_to_stop" or (cause == "unknown" and not nothing_left)
@@ -57,13 +57,13 @@ def length_collapse(run: Run) -> Result:
 def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tuple[str, str]:
     if reason := penalty_pays(run):
         return "kl_penalty", reason
-    for name, part in run.parts("reward_part/").items():
+    for name, part in run.with_prefix("reward_part/").items():
         blocks = measure(part) if any(word in name.lower() for word in BRIEF) else None
         if blocks is not None and blocks.rose:
             return "length_reward", f"the reward part '{name}' pays for being short"
     rose, cut, best = learns(run), run.get("truncated"), run.get("reward_max")
     # Where the greatest reward is the same in nearly all rows, failures last longer, and no brevity pays.
-    any_length = best is not None and float((best.values == best.values.max()).mean()) > MOSTLY
+    any_length = best is not None and float((best.values == best.greatest).mean()) > MOSTLY
     along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
     if along < -MOVES_TOGETHER and (nothing_left or not any_length):
         return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
@@ -97,8 +97,7 @@ def length_explosion(run: Run) -> Result:
     start, end = head(length), tail(length)
     if lengths is None or not (lengths.rose and end > EXPLODED * start):
         return None
-    follows = correlation(run, changes=True)
-    harmless = False
+    follows, harmless = correlation(run, changes=True), False
     if repeats is not None and tail(repeats) > head(repeats) + REPEATS_MORE:
         reason = f"the share of repeated word triples grew to {percent(tail(repeats))}"
     elif cut is not None and tail(cut[0]) > CUT_OFF:
@@ -125,7 +124,7 @@ def repetition(run: Run) -> Result:
     blocks = measure(share)
     if blocks is None or not blocks.rose or blocks.end <= blocks.first + REPEATS_MORE:
         return None
-    since = first_lasting(share, share.values > blocks.first + REPEATS_MORE)
+    onset = first_lasting(share, share.values > blocks.first + REPEATS_MORE)
     pays = ", and the reward rose meanwhile: loops are rewarded" if learns(run) else ""
     message = f"{percent(blocks.end)} of the word triples are repetitions, {percent(blocks.first)} at the start{pays}"
-    return Found("grew", "warning", since, message, (levels("the share", share),))
+    return Found("grew", "warning", onset, message, (levels("the share", share),))

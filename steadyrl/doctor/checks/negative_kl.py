@@ -34,7 +34,7 @@ PAD_K3 = 1.5  # k3 over |k1|; simulated 2.2 with padding, 0.7 to 1.3 with a samp
 class _Below:
     """Where a KL lies below 0."""
 
-    since: int  # the first step
+    onset: int  # the first step
     level: float  # the median from there on
     noise: str  # what chance could do there, in words
     lasts: bool  # whether it still is at the end
@@ -47,10 +47,10 @@ def negative_kl(run: Run) -> Result:
     signed = [s.finite() for s in run.series.get("kl_ref", ()) if s.estimator in ("k1", "") and len(s.finite())]
     with_errors = (s for s in signed if run.get("kl_ref_se", s.unit) is not None)
     if not signed:
-        why = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
-        return Unknown(why, ("kl_ref (k1)",))
+        message = "only estimators that cannot be negative are logged (k2, k3, abs or exact), and they would hide it"
+        return Unknown(message, ("kl_ref (k1)",))
     kl = next(with_errors, signed[0])
-    if kl.values.min() >= 0:
+    if kl.least >= 0:
         return None
     errors = run.get("kl_ref_se", kl.unit)
     short = len(kl) < (LEAST_WITHOUT if errors is None else LEAST_WITH_ERRORS)
@@ -66,24 +66,24 @@ def negative_kl(run: Run) -> Result:
     unused = coefficient is not None and not coefficient.values.any()
     grave = below.lasts and below.level < DEEP.get(kl.unit, DEEP[""]) and not unused
     paid = "" if unused else "; a penalty on it pays the policy for drifting"
-    shown = (
-        f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.since} on, {below.noise}"
+    evidence = (
+        f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.onset} on, {below.noise}"
         f"{'' if below.lasts else '; it ended later'}"
     )
     return Found(
         cause,
         "critical" if grave else "warning",
-        below.since,
+        below.onset,
         f"the KL to the reference is below 0 by more than its error, which no KL can be{paid}",
-        (shown, *because),
-        f"{negative_kl.cause(cause).remedy} Then {go_back(below.since)}.",
+        (evidence, *because),
+        f"{negative_kl.cause(cause).remedy} Then {go_back(below.onset)}.",
     )
 
 
 def _all_below(kl: Series) -> _Below | None:
     """Find in a few rows that all lie deep below 0, and closer to each other than to it, but for a first one of 0."""
-    rows = kl.at(slice(int(kl.values[0] == 0), None))
-    if len(rows) < LEAST_WITH_ERRORS or rows.values.max() > DEEPER * DEEP.get(kl.unit, DEEP[""]):
+    rows = kl.select(slice(int(kl.first == 0), None))
+    if len(rows) < LEAST_WITH_ERRORS or rows.greatest > DEEPER * DEEP.get(kl.unit, DEEP[""]):
         return None
     level, error = float(rows.values.mean()), float(rows.values.std(ddof=1) / np.sqrt(len(rows)))
     if -level <= Z_SPREAD * error:
@@ -120,13 +120,13 @@ def _beyond_chance(run: Run, kl: Series, least: int) -> _Below | None:
     beyond = np.flatnonzero(surprise[least - 1 :] >= np.log(len(kl) / CHANCE))
     if not len(beyond):
         return None
-    most = least + int(beyond[-1])
+    n_deep = least + int(beyond[-1])
     noise = (
-        f"in {most} single update{'s' * (most > 1)}; it is below 0 in {(kl.values < 0).sum()} of {len(kl)} updates and "
-        f"falls to {number(float(kl.values.min()))}, as fewer than one of a million sound runs with {samples:.0f} or "
-        "more completions an update"
+        f"in {n_deep} single update{'s' * (n_deep > 1)}; it is below 0 in {(kl.values < 0).sum()} of {len(kl)} updates "
+        f"and falls to {number(kl.least)}, as fewer than one of a million sound runs with {samples:.0f} or more "
+        "completions an update"
     )
-    deep = np.sort(order[:most])
+    deep = np.sort(order[:n_deep])
     level, last = float(np.median(kl.values[deep])), len(kl) - max(WINDOW, len(kl) // 10)
     return _Below(int(kl.steps[deep[0]]), level, noise, bool(deep[-1] >= last), False)
 
@@ -146,12 +146,12 @@ def _below(kl: Series, errors: Series | None) -> _Below | None:
     if not starts.any():
         return None
     first = int(starts.argmax())
-    at = first * width
-    from_here = kl.values[at:]
+    index = first * width
+    from_here = kl.values[index:]
     opening = kl.values[:3].mean()
     level = float(np.median(from_here[from_here < 0]))
     spread = _error_of(float(noise[first]), width)
-    return _Below(int(kl.steps[at]), level, spread, bool(bad[-1]), bool(at == 0 and opening < 0.3 * level))
+    return _Below(int(kl.steps[index]), level, spread, bool(bad[-1]), bool(index == 0 and opening < 0.3 * level))
 
 
 def _spread_error(kl: Series, means: np.ndarray, width: int) -> float:
@@ -187,8 +187,8 @@ def _mass(run: Run, below: _Below) -> tuple[float, float] | None:
     if k1 is None or k3 is None:
         return None
     last = int(max(k1.steps[-1], k3.steps[-1]))
-    k1, k3 = within(k1, below.since, last), within(k3, below.since, last)
+    k1, k3 = within(k1, below.onset, last), within(k3, below.onset, last)
     if not len(k1) or not len(k3):
         return None
-    median_k1, median_k3 = float(np.median(k1.values)), float(np.median(k3.values))
+    median_k1, median_k3 = k1.median, k3.median
     return median_k3 - median_k1, median_k3 / max(abs(median_k1), 1e-12)

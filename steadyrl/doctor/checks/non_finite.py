@@ -37,20 +37,20 @@ def non_finite(run: Run) -> Result:
     if not broken:
         return None
     first = min(broken, key=lambda name: int(broken[name][0]))  # of several at one step the first of ORDER
-    since = int(broken[first][0])
+    onset = int(broken[first][0])
     ends = {name: [series.values for series in run.series[name] if len(series)] for name in broken}
-    lost = [name for name, several in ends.items() if not all(np.isfinite(values[-1]) for values in several)]
+    lost = [name for name, last_rows in ends.items() if not all(np.isfinite(values[-1]) for values in last_rows)]
     gone = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, reason = CAUSES.get(first, LOG_PROBS)
-    together = sum(int(bad[0]) == since for bad in broken.values()) > 1
-    if together and since == run.span[0]:
+    together = sum(int(bad[0]) == onset for bad in broken.values()) > 1
+    if together and onset == run.span[0]:
         reason = "they were broken in the first row of the log, so that nothing tells which was first"
     elif together and cause == "values":
         reason = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
         cause, reason = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
     names = ", ".join(name for name in lost if name != first)
-    when = "in the only row" if run.steps == 1 else f"{'from' if first in lost else 'at'} step {since}"
+    when = "in the only row" if run.steps == 1 else f"{'from' if first in lost else 'at'} step {onset}"
     if first in lost:
         when += ("" if run.steps == 1 else " to the end") + (
             f", and neither {'are' if ', ' in names else 'is'} {names}" if names else ""
@@ -62,10 +62,10 @@ def non_finite(run: Run) -> Result:
     return Found(
         "skipped_steps" if scaler else cause,
         "critical" if gone else "info" if scaler else "warning",
-        since,
+        onset,
         f"{first} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
         tuple(f"{name}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items() if run.steps > 1),
-        FIRST_GRADIENT if cause == "gradient" and since == run.span[0] else "",
+        FIRST_GRADIENT if cause == "gradient" and onset == run.span[0] else "",
     )
 
 

@@ -31,7 +31,7 @@ def plans_a_rate(run: Run) -> bool:
 @check("rate_not_reached", when=lambda run: plans_a_rate(run) or run.get("learning_rate") is not None)
 def rate_not_reached(run: Run) -> Result:
     logged = run.get("learning_rate")
-    if logged is not None and (ended := _ended(logged)):
+    if logged is not None and (ended := _schedule_ended(logged)):
         return ended
     if not plans_a_rate(run):
         return Passed("The learning rate is not 0 before the log ends.")
@@ -42,7 +42,7 @@ def rate_not_reached(run: Run) -> Result:
         change = {"value_warmup_steps": max(1, round(WARM * steps))}
         return Found("value_warm_up", severity, None, f"{message}: the policy is not trained at all", change=change)
     reward = run.get("reward")
-    too_fast = (reward is not None and direction(reward.at(slice(len(reward) // 2, None))) < 0) or entropy_lost(run)
+    too_fast = (reward is not None and direction(reward.second_half) < 0) or entropy_lost(run)
     if warm_up >= steps and not too_fast:  # what breaks while its rate still rises needs no higher one
         return Found(  # in the mean the rate is half of that at the most
             "warm_up",
@@ -55,7 +55,7 @@ def rate_not_reached(run: Run) -> Result:
     # The autopilot moves the rate away from what is set, and its own lines say why.
     if logged is None or run.span[1] + 1 < max(steps, LEAST) or run.get("autopilot/scale") is not None:
         return None
-    reached, usual = float(logged.values.max()), float(np.median(logged.values))
+    reached, usual = logged.greatest, logged.median
     if usual > rate / HALF:
         message = f"the learning rate is {usual:.3g} in the median of the steps, {usual / rate:.3g} times the {rate:g}"
         return Found("above", "info", None, f"{message} that is set")
@@ -65,20 +65,19 @@ def rate_not_reached(run: Run) -> Result:
     return Found("schedule", "warning", None, message)
 
 
-def _ended(rate: Series) -> Result:
-    """Find a schedule that is over while the run goes on."""
+def _schedule_ended(rate: Series) -> Result:
     trained = np.flatnonzero(rate.values > NO_RATE * rate.values.max(initial=0.0))
     if not len(trained) or len(rate) - 1 - trained[-1] < max(LASTING, IDLE * len(rate)):
         return None
-    since, rows = int(rate.steps[trained[-1] + 1]), len(rate) - 1 - int(trained[-1])
+    onset, rows = int(rate.steps[trained[-1] + 1]), len(rate) - 1 - int(trained[-1])
     least = float(rate.values[trained[-1] + 1 :].max())
-    message = f"the learning rate is {least:.3g} from step {since} on, in the last {rows} of {len(rate)} rows"
+    message = f"the learning rate is {least:.3g} from step {onset} on, in the last {rows} of {len(rate)} rows"
     return Found(
         "ended",
         "warning",
-        since,
+        onset,
         f"{message}: {'hardly anything' if least else 'nothing'} trains there",
-        (f"it was {float(rate.values.max()):.3g} at most before",),
+        (f"it was {rate.greatest:.3g} at most before",),
     )
 
 
@@ -107,9 +106,9 @@ def _reward_missed(run: Run, reward: Series) -> Result:
     message = f"the smoothed reward is {number(highest)} at most, and its target is {target:g}"
     best_earned = None if best is None else float(smoothed(best.values).max())
     if best_earned is not None and best_earned < target and direction(reward) <= 0:
-        shown = f"even the best of each group's completions earn {number(best_earned)} at most, with no rise"
+        evidence = f"even the best of each group's completions earn {number(best_earned)} at most, with no rise"
         change = {"reward_target": float(f"{best_earned:.2g}")}
-        return Found("nothing_earns_it", "warning", None, message, (shown,), change=change)
+        return Found("nothing_earns_it", "warning", None, message, (evidence,), change=change)
     if run.span[1] + 1 < steps_of(run):
         return None
     return Found("not_reached", "info", None, message, (f"the run made its {steps_of(run)} steps",))
@@ -123,13 +122,13 @@ def _kl_missed(run: Run, kl: Series) -> Result:
     step, length, coef = run.get("kl_step"), run.get("length"), run.get("kl_coef")
     change = {"kl_ref_target": float(f"{level:.1g}")}
     if level > target and step is not None and length is not None:
-        step_kl = float(np.median(step.values)) * tail(length)
+        step_kl = step.median * tail(length)
         if step_kl > target:
-            shown = f"a single step moves the policy by {number(step_kl)} nats/sequence (median)"
-            return Found("below_a_step", "warning", None, message, (shown,), change=change)
+            evidence = f"a single step moves the policy by {number(step_kl)} nats/sequence (median)"
+            return Found("below_a_step", "warning", None, message, (evidence,), change=change)
     if coef is not None and len(coef) > LASTING and not np.ptp(coef.values[-LASTING:]):
-        shown = f"the coefficient stays at {number(float(coef.values[-1]))}, the end of its range"
-        return Found("coefficient_at_its_end", "warning", None, message, (shown,), change=change)
+        evidence = f"the coefficient stays at {number(coef.last)}, the end of its range"
+        return Found("coefficient_at_its_end", "warning", None, message, (evidence,), change=change)
     return None
 
 
@@ -153,7 +152,7 @@ def _updates_skipped(run: Run) -> Result:
 
 def _never_solved(run: Run) -> Result:
     """Find a value that makes an answer count as solved, and that no answer of any evaluation reached."""
-    rates = [series for name, series in run.parts("heldout/").items() if name.startswith("pass@")]
+    rates = [series for name, series in run.with_prefix("heldout/").items() if name.startswith("pass@")]
     solved = setting(run, "solved")
     if solved is None or not rates or any(rate.values.any() for rate in rates):
         return None

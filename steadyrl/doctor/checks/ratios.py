@@ -42,14 +42,14 @@ def ratio_off(run: Run) -> Result:
         if series is None:
             continue
         off = (series.values < low) | (series.values > high)
-        if (since := first_lasting(series, off, lasting)) is None:
+        if (onset := first_lasting(series, off, lasting)) is None:
             continue
-        text = f"{series.source} is {number(float(np.median(series.values[off])))} from step {since} on"
+        text = f"{series.source} is {number(series.select(off).median)} from step {onset} on"
         early = bool(off[0]) and not readings.moves_at_once(run)
-        because = ("it is so at the first step already",) if early else readings.large_updates(run, since)
-        shown = (f"{text} (median where it is off)", *because)
+        because = ("it is so at the first step already",) if early else readings.large_updates(run, onset)
+        evidence = (f"{text} (median where it is off)", *because)
         cause = "old_logprobs" if early else "learning_rate"
-        return Found(cause, "warning", since, "the ratio of new to old probabilities is far from 1", shown)
+        return Found(cause, "warning", onset, "the ratio of new to old probabilities is far from 1", evidence)
     return None
 
 
@@ -65,18 +65,18 @@ def clip_fraction_high(run: Run) -> Result:
     updates = readings.updates_per_step(run)
     grouped = run.traits.critic is False and (updates is None or updates <= FEW_UPDATES)
     limit = CLIP_HIGH_GROUPED if grouped else CLIP_HIGH
-    since = _level_above(clipped, limit)
-    if since is None:
+    onset = _level_above(clipped, limit)
+    if onset is None:
         return None
     cause, because = _clip_cause(run, clipped, limit, updates)
-    level = float(np.median(readings.within(clipped, since, int(clipped.steps[-1])).values))
+    level = clipped.select(clipped.steps >= onset).median
     over = tail(clipped) <= limit / 2.0 and cause not in ("old_logprobs", "epochs")
     return Found(
         cause,
         "info" if over else "warning",
-        since,
+        onset,
         f"{percent(level)} of the tokens are clipped",
-        (f"the clip fraction is {number(level)} from step {since} on (median; limit {limit})", *because),
+        (f"the clip fraction is {number(level)} from step {onset} on (median; limit {limit})", *because),
     )
 
 
@@ -94,24 +94,21 @@ def _level_above(series: Series, limit: float) -> int | None:
 def _clip_cause(run: Run, clipped: Series, limit: float, updates: float | None) -> tuple[str, tuple[str, ...]]:
     if updates is not None and updates <= 1:
         return "old_logprobs", ("there is one update per batch, whose ratio has to be exactly 1",)
-    opening, rate, most = float(np.median(clipped.values[:3])), run.get("learning_rate"), learning_rate(run)
-    warming = rate is not None and most is not None and float(rate.values[0]) < WARMING * most
+    opening, rate, full_rate = float(np.median(clipped.values[:3])), run.get("learning_rate"), learning_rate(run)
+    warming = rate is not None and full_rate is not None and rate.first < WARMING * full_rate
     if opening > limit and warming and not readings.moves_at_once(run):
         text = f"it is {number(opening)} in the first steps, whose learning rate is a small part of the later one"
         return "old_logprobs", (text,)
     size, epochs = readings.update_size(run), run.get("epochs")
-    passes = readings.setting(run, "epochs") if epochs is None else float(np.median(epochs.values))
-    moved = None if size is None else float(np.median(size.values))
+    passes = readings.setting(run, "epochs") if epochs is None else epochs.median
+    moved = None if size is None else size.median
     much = () if moved is None else (f"KL of one step's updates: {number(moved)} nats/token (median)",)
     if passes is not None and passes > MANY_EPOCHS and (moved is None or moved > KL_OLD_NOTABLE):
         return "epochs", (f"{passes:g} passes over each batch", *much)
     if moved is not None and moved > KL_OLD_NOTABLE:
         return "learning_rate", much
-    if 0.0 < (readings.setting(run, "clip") or USUAL_CLIP) < NARROW * USUAL_CLIP:
-        return "narrow_range", (
-            f"the upper clip range is {readings.setting(run, 'clip'):g}; {USUAL_CLIP:g} is usual",
-            *much,
-        )
+    if 0.0 < (clip := readings.setting(run, "clip") or USUAL_CLIP) < NARROW * USUAL_CLIP:
+        return "narrow_range", (f"the upper clip range is {clip:g}; {USUAL_CLIP:g} is usual", *much)
     return "unknown", much
 
 
@@ -120,27 +117,28 @@ def policy_loss_spikes(run: Run) -> Result:
     loss, size = run.needed("loss_policy"), readings.update_size(run)
     ratio, greatest = run.get("ratio_mean"), run.get("ratio_max")
     if ratio is None and greatest is None and size is None:
-        why = "the loss alone says nothing: neither ratios nor the KL of a step's updates are logged"
-        return Unknown(why, ("ratio_mean", "ratio_max", "kl_old"))
-    out = [
-        (name, series.steps[(series.values < low) | (series.values > high)])
-        for name, series, low, high in (
-            ("mean ratio", ratio, *LOSS_RATIOS),
-            ("greatest ratio", greatest, 0.0, RATIO_SKIP),
-            ("KL of one step's updates", size, 0.0, readings.KL_OLD_LARGE),
-        )
+        message = "the loss alone says nothing: neither ratios nor the KL of a step's updates are logged"
+        return Unknown(message, ("ratio_mean", "ratio_max", "kl_old"))
+    bounds = {
+        "mean ratio": (ratio, *LOSS_RATIOS),
+        "greatest ratio": (greatest, 0.0, RATIO_SKIP),
+        "KL of one step's updates": (size, 0.0, readings.KL_OLD_LARGE),
+    }
+    outlying = {
+        name: series.steps[(series.values < low) | (series.values > high)]
+        for name, (series, low, high) in bounds.items()
         if series is not None
-    ]
-    steps = np.intersect1d(loss.steps[strays(loss)], np.concatenate([at for _, at in out]))
+    }
+    steps = np.intersect1d(loss.steps[strays(loss)], np.concatenate(list(outlying.values())))
     if not len(steps):
         return None
-    beyond = ", ".join(name for name, at in out if np.isin(at, steps).any())
-    cause, because = "learning_rate", f"out of bounds there: {beyond}"
+    quantities = ", ".join(name for name, outside in outlying.items() if np.isin(outside, steps).any())
+    cause, because = "learning_rate", f"out of bounds there: {quantities}"
     for name in ("advantage_max", "advantage_std"):
         series = run.get(name)
-        there = None if series is None else series.at(np.isin(series.steps, steps))
-        if series and there and np.median(there.values) > ADVANTAGE_SPIKE * np.median(series.values):
-            cause, because = "advantages", f"{name} is {number(float(np.median(there.values)))} there"
+        at_spikes = None if series is None else series.select(np.isin(series.steps, steps))
+        if series and at_spikes and at_spikes.median > ADVANTAGE_SPIKE * series.median:
+            cause, because = "advantages", f"{name} is {number(at_spikes.median)} there"
     return Found(
         cause,
         "warning" if len(steps) >= SPIKES_THAT_COUNT else "info",

@@ -39,19 +39,19 @@ HUGE_NORM = 100.0  # times the usual limit of 1 at which trainers clip
 @check("reward_flat")
 def reward_flat(run: Run) -> Result:
     reward = run.needed("reward")
-    course, wanted = measure(reward), _worth(run)
+    course, worth = measure(reward), _worth(run)
     if course is None:
         return Unknown(f"{len(reward)} rows are too few to tell a level reward from noise")
-    change, level, near = course.change, float(np.median(reward.values)), _near_reference(run)
+    change, level, near = course.change, reward.median, _near_reference(run)
     # What looks like a gain is noise where the policy is too near its reference to have gained what matters.
     if readings.rises(run) or readings.gained(run) or (change.leans and not near):
         return None
-    if readings.fell(run, "reward") or course.loss(wanted):
+    if readings.fell(run, "reward") or course.loss(worth):
         return None  # another check speaks of a fall; of one that only the trend shows no other does
     if np.ptp(reward.values) == 0:
         return Unknown("the reward never changes")
     # A level that was there before training is no success while more than a little is left to gain.
-    if readings.at_top(reward) and not (near and (readings.highest(reward) or level) - level > wanted):
+    if readings.at_top(reward) and not (near and (readings.highest(reward) or level) - level > worth):
         return Passed(f"The reward rests at {number(level)}, near the most that it reaches.")
     cause, reason = _flat_cause(run)
     if (cause == "unknown" or change.high < 0) and readings.heldout_rises(run):
@@ -63,23 +63,23 @@ def reward_flat(run: Run) -> Result:
     idle = cause in ("not_moving", "no_signal")
     long = run.covers(reward) >= FLAT_FROM
     rests = long and change.high < LITTLE * abs(level)
-    if not rests and not shows_no_gain(run) and not (idle and (change.detectable <= wanted or long)):
-        hidden = change.detectable if change.detectable > wanted else change.high
+    if not rests and not shows_no_gain(run) and not (idle and (change.detectable <= worth or long)):
+        hidden = change.detectable if change.detectable > worth else change.high
         return Unknown(
             f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
-            f"{number(wanted)} would be worth having: run longer, or with more completions per step"
+            f"{number(worth)} would be worth having: run longer, or with more completions per step"
         )
-    shown = f"the change over all steps lies between {number(change.low)} and {number(change.high)} (95 %)"
-    if rests and change.high > wanted:
-        shown = f"{shown}, at most {percent(change.high / abs(level))} of its level"
+    evidence = f"the change over all steps lies between {number(change.low)} and {number(change.high)} (95 %)"
+    if rests and change.high > worth:
+        evidence = f"{evidence}, at most {percent(change.high / abs(level))} of its level"
     elif change.detectable:
-        seen = f"a change of {number(change.detectable)} would have been seen"
-        shown = f"{shown}; {seen}, {number(wanted)} would be worth having"
+        detectable = f"a change of {number(change.detectable)} would have been seen"
+        evidence = f"{evidence}; {detectable}, {number(worth)} would be worth having"
     else:
-        shown = f"{shown}; the means of all blocks are equal"
+        evidence = f"{evidence}; the means of all blocks are equal"
     message = f"the reward does not rise in {run.covers(reward)} steps: {reason}"
     remedy = _log_more(run) if cause == "unknown" else ""
-    return Found(cause, "warning", None, message, (shown, readings.levels("it", reward)), remedy)
+    return Found(cause, "warning", None, message, (evidence, readings.levels("it", reward)), remedy)
 
 
 def _log_more(run: Run) -> str:
@@ -95,17 +95,17 @@ def _log_more(run: Run) -> str:
 
 def shows_no_gain(run: Run) -> bool:
     """Return True if the 95 % interval of the reward's trend holds no gain that would be worth having."""
-    course = _course(run)
+    course = _reward_levels(run)
     return course is not None and course.change.high < _worth(run) and not readings.gained(run)
 
 
 def worsens(run: Run) -> bool:
     """Return True if the reward fell by what would be worth having, beyond its noise: something moves the policy."""
-    course = _course(run)
+    course = _reward_levels(run)
     return course is not None and course.loss(_worth(run)) is not None
 
 
-def _course(run: Run) -> Levels | None:
+def _reward_levels(run: Run) -> Levels | None:
     """Return the levels of the reward; None where few steps have one."""
     reward = run.get("reward")
     return None if reward is None or run.covers(reward) < MIN_STEPS else measure(reward)
@@ -119,8 +119,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
     """Return (cause, the sentence that tells it)."""
     kl, rate, size = _kl_of_sequence(run), run.get("learning_rate"), readings.update_size(run)
     # With one update per batch it is measured before that update, and is 0 by construction.
-    step = None if size is None or not size.values.any() else float(np.median(size.values))
-    if sentence := readings.nothing_to_learn(run) or _at_least(run.needed("reward"), FLAT_FROM, OFTEN):
+    step = None if size is None or not size.values.any() else size.median
+    if sentence := readings.nothing_to_learn(run) or _mostly_least(run.needed("reward"), FLAT_FROM, OFTEN):
         return "no_signal", sentence
     if sentence := _near_reference(run) or _noise_about_0(run.get("kl_ref")):
         return "not_moving", sentence
@@ -132,10 +132,8 @@ def _flat_cause(run: Run) -> tuple[str, str]:
         entropy = run.get("entropy")
         if entropy is None or readings.direction(entropy) == 0:
             return "unknown", "the log does not tell whether the policy moves"
-        return (
-            "moving_without_gain",
-            f"{readings.levels('the entropy', entropy)}: the policy moves, the reward does not follow",
-        )
+        course = readings.levels("the entropy", entropy)
+        return "moving_without_gain", f"{course}: the policy moves, the reward does not follow"
     far = "" if kl is None else f" (the KL to the reference is {number(tail(kl))} {kl.unit} at the end)"
     return "moving_without_gain", f"the policy moves, the reward does not follow{far}"
 
@@ -155,13 +153,13 @@ def _near_reference(run: Run) -> str:
     if kl is None or abs(tail(kl)) >= NOT_MOVED or readings.nothing_to_learn(run):
         return ""
     rate = learning_rate(run)
-    at = "" if rate is None else f" (learning rate {number(rate)})"
-    return f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{at}"
+    rate_text = "" if rate is None else f" (learning rate {number(rate)})"
+    return f"the KL to the reference is still {number(abs(tail(kl)))} nats per sequence{rate_text}"
 
 
-def _at_least(reward: Series, rows: int, share: float) -> str:
+def _mostly_least(reward: Series, rows: int, share: float) -> str:
     """Return a sentence if a log of so many rows has the least reward of all, exactly, in such a share of them."""
-    least, different = float(reward.values.min()), len(np.unique(reward.values))
+    least, different = reward.least, len(np.unique(reward.values))
     idle = int((reward.values == least).sum())
     if len(reward) < rows or idle <= share * len(reward) or different < SEVERAL:
         return ""
@@ -183,58 +181,60 @@ def _noise_about_0(kl: Series | None) -> str:
 @check("reward_constant")
 def reward_constant(run: Run) -> Result:
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
-    last = float(reward.values[-1])
+    last = reward.last
     differing = np.flatnonzero(np.abs(reward.values - last) > SAME * max(abs(last), 1e-3))
     start = int(differing[-1]) + 1 if len(differing) else 0
-    rows, since = len(reward) - start, int(reward.steps[start])
-    after = np.zeros(0) if spread is None else spread.values[spread.steps >= since]
+    rows, onset = len(reward) - start, int(reward.steps[start])
+    after = np.zeros(0) if spread is None else spread.values[spread.steps >= onset]
     varies = bool((after > SAME * max(abs(last), 1.0)).any())
     equal = len(after) > 0 and not varies and (start == 0 or rows >= CONSTANT_STEPS)
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
             return Unknown(f"{rows} equal rewards do not tell a constant one")
-        sentence = _at_least(reward, MOSTLY_ROWS, MOSTLY)
+        sentence = _mostly_least(reward, MOSTLY_ROWS, MOSTLY)
         if (frozen := _frozen(run, reward)) or not sentence or readings.learns(run) is not False:
             return frozen
         return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (readings.levels("it", reward),))
-    before, most = reward.values[:start], run.get("reward_max")
-    spreads = np.zeros(0) if spread is None else spread.values[spread.steps < since]
+    before, reward_max = reward.values[:start], run.get("reward_max")
+    spreads = np.zeros(0) if spread is None else spread.values[spread.steps < onset]
     # Whether no completion of the run earned more than all do now, and whether the policy has no entropy left.
-    best = most is not None and start > 0 and last >= float(most.values.max()) - SAME
+    best = reward_max is not None and start > 0 and last >= reward_max.greatest - SAME
     entropy = find(run, "entropy")
-    then = np.zeros(0) if entropy is None else readings.within(entropy, since, since + NEAR_STEPS).values
-    alone = entropy is not None and len(then) > 0 and bool(np.median(then) < NO_ENTROPY * entropy.values[0])
+    late_entropy = np.zeros(0) if entropy is None else readings.within(entropy, onset, onset + NEAR_STEPS).values
+    alone = entropy is not None and len(late_entropy) > 0 and bool(np.median(late_entropy) < NO_ENTROPY * entropy.first)
     # What is learned comes near the best level first: completions that are all right were mostly right before. Where
     # none can earn more, half of the way is near.
     near = max(float(np.median(spreads)) if len(spreads) else np.inf, SAME)
     near = max(near, (last - float(before[:NEAR_STEPS].mean())) / 2.0) if best else near
-    cause, why = "broke", "after it varied: an engine died, or the policy writes one text only"
+    cause, reason = "broke", "after it varied: an engine died, or the policy writes one text only"
     severity: Severity = "critical"
     if varies:
-        cause, severity, why = "normalised", "info", "only its mean is: it was centred before it was logged"
+        cause, severity, reason = "normalised", "info", "only its mean is: it was centred before it was logged"
     elif not start:
-        cause, why = "broken", "from the start: what scores them does not tell texts apart"
+        cause, reason = "broken", "from the start: what scores them does not tell texts apart"
     elif last >= before.max() - SAME and last - float(np.median(before[-NEAR_STEPS:])) <= near:
-        cause, severity, why = "solved", "info", "at the best level of the run: nothing is left to learn"
+        cause, severity, reason = "solved", "info", "at the best level of the run: nothing is left to learn"
     elif alone:
-        cause, why = "one_text", "after it varied: the policy writes one text only, and better ones were lost"
-    message = f"the reward is exactly {number(last)} in {rows} rows, {why}"
-    return Found(cause, severity, since, message, (f"reward {number(last)} from step {since} to {reward.steps[-1]}",))
+        cause, reason = "one_text", "after it varied: the policy writes one text only, and better ones were lost"
+    message = f"the reward is exactly {number(last)} in {rows} rows, {reason}"
+    return Found(cause, severity, onset, message, (f"reward {number(last)} from step {onset} to {reward.steps[-1]}",))
 
 
 def _frozen(run: Run, reward: Series) -> Result:
     """Find a mean that hardly changes although every batch has other prompts."""
-    level = abs(float(np.median(reward.values)))
+    level = reward.median
     if len(reward) < NEARLY_ROWS or run.get("reward_std") or run.get("reward_std_within") or run.get("reward_max"):
         return None
-    if reward.values.std() > NEARLY * level:
+    if reward.values.std() > NEARLY * abs(level):
         return None
+    width = float(np.ptp(reward.values))
+    stays = f"stays within {percent(width / abs(level))} of" if width else "is exactly"
     return Found(
         "frozen",
         "warning",
         int(reward.steps[0]),
-        f"the reward stays within {percent(np.ptp(reward.values) / level)} of {number(level)} in {len(reward)} rows: "
-        "what scores the completions hardly tells them apart",
+        f"the reward {stays} {number(level)} in {len(reward)} rows: what scores the completions hardly tells them "
+        "apart",
         ("batches of other prompts have other means, unless nearly all completions get the same score",),
     )
 
@@ -242,14 +242,16 @@ def _frozen(run: Run, reward: Series) -> Result:
 @check("reward_falling")
 def reward_falling(run: Run) -> Result:
     reward = run.needed("reward")
-    wanted = _worth(run)
+    worth = _worth(run)
     lost, course, cause, suffix = drop(reward), measure(reward), "unknown", ""
     for quantity in ("reward_unscored", "empty", "truncated"):
         blocks = measure(share) if (share := run.get(quantity)) is not None else None
         if blocks is not None and blocks.rose and blocks.end - blocks.first > RISEN_SHARE:
             cause, suffix = "bad_texts", f", while the share of {quantity} completions grew to {percent(blocks.end)}"
             break
-    if lost is not None and lost.before - lost.after > max(wanted, LOST_AT_ONCE * abs(lost.before), _luck(run, lost)):
+    if lost is not None and lost.before - lost.after > max(
+        worth, LOST_AT_ONCE * abs(lost.before), _batch_noise(run, lost)
+    ):
         steep = _steepest(run, lost.step)
         if steep and cause == "unknown":
             cause, suffix = "large_update", f", after a gradient norm of {number(steep)}"
@@ -262,15 +264,15 @@ def reward_falling(run: Run) -> Result:
         )
     if course is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
-    loss = course.loss(wanted)
-    if loss is None or loss.before - loss.after <= _luck(run, loss):
+    loss = course.loss(worth)
+    if loss is None or loss.before - loss.after <= _batch_noise(run, loss):
         return None
     message = f"the reward fell from {number(loss.before)} to {number(loss.after)}{suffix}"
-    shown = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"
-    return Found(cause, "warning", loss.began(reward), message, (f"{shown}; {course.explained}",))
+    evidence = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"
+    return Found(cause, "warning", loss.began(reward), message, (f"{evidence}; {course.explained}",))
 
 
-def _luck(run: Run, lost: Drop) -> float:
+def _batch_noise(run: Run, lost: Drop) -> float:
     """Return by how much one or two batches of few completions may lie above the rest; 0 where more were above."""
     reward, spread = run.needed("reward"), run.get("reward_std") or run.get("reward_std_within")
     if spread is None or int((reward.steps < lost.step).sum()) >= AFTER:
@@ -279,11 +281,11 @@ def _luck(run: Run, lost: Drop) -> float:
     return LUCKY * float(spread.values[spread.steps < lost.step].max(initial=0.0)) / float(np.sqrt(batch))
 
 
-def _steepest(run: Run, since: int) -> float:
+def _steepest(run: Run, step: int) -> float:
     """Return the greatest gradient norm about a step if it is huge and far above the others; else 0."""
     if (norm := run.get("grad_norm")) is None:
         return 0.0
-    near = (norm.steps >= since - 2 * run.averaged_over) & (norm.steps <= since)
-    most = float(norm.values[near].max(initial=0.0))
+    near = (norm.steps >= step - 2 * run.averaged_over) & (norm.steps <= step)
+    greatest = float(norm.values[near].max(initial=0.0))
     usual = float(np.median(norm.values[~near])) if not near.all() else 1.0
-    return most if most > max(STEEP * usual, HUGE_NORM) else 0.0
+    return greatest if greatest > max(STEEP * usual, HUGE_NORM) else 0.0

@@ -28,12 +28,15 @@ def reward_unscored(run: Run) -> Result:
     start, level = head(share), tail(share, LATE)
     if level <= UNSCORED_WARN:
         return None
-    since = int(share.steps[0]) if start > UNSCORED_WARN else first_lasting(share, share.values > UNSCORED_WARN)
+    unscored = share.values > UNSCORED_WARN
+    onset = int(share.steps[0]) if start > UNSCORED_WARN else first_lasting(share, unscored)
+    # Of batches with and without failures in turn no three follow one another.
+    onset = int(share.steps[unscored.argmax()]) if onset is None else onset
     return Found(
         "scorer_fails",
         "critical" if level > UNSCORED_CRITICAL else "warning",
-        since,
-        f"{percent(level)} of the completions have no reward, since step {since}",
+        onset,
+        f"{percent(level)} of the completions have no reward, since step {onset}",
         (levels("the unscored share", share),),
     )
 
@@ -56,12 +59,11 @@ def _offset(run: Run, spread: Series) -> Result:
         value, returned = together(value, returned)
         behind = np.abs(value.values - returned.values)[MIN_STEPS:]
         lagging = len(behind) > 0 and bool(np.median(behind) > OFFSET * width)
-    message = (
-        f"the rewards lie {number(abs(start) / width)} standard deviations from 0, which the value head has to learn"
-    )
-    shown = (f"first rewards: mean {number(start)}, standard deviation {number(width)}",)
+    distance = number(abs(start) / width)
+    message = f"the rewards lie {distance} standard deviations from 0, which the value head has to learn"
+    evidence = (f"first rewards: mean {number(start)}, standard deviation {number(width)}",)
     severity: Severity = "warning" if lagging else "info"
-    return Found("offset", severity, int(reward.steps[0]), f"{message} first{'; it has not' * lagging}", shown)
+    return Found("offset", severity, int(reward.steps[0]), f"{message} first{'; it has not' * lagging}", evidence)
 
 
 def _outliers(run: Run, spread: Series) -> Result:
@@ -73,12 +75,12 @@ def _outliers(run: Run, spread: Series) -> Result:
     # Rewards may hardly differ before a policy has learned anything, or once it has: what they differed by at first, or
     # in some fifth of the run, is no outlier. Of a fifth with outliers in it the lower quartile is still free of them.
     fifths = np.array_split(spread.values, min(FIFTHS, len(spread)))
-    width = max(float(np.median(spread.values)), head(spread), *(float(np.quantile(part, 0.25)) for part in fifths))
+    width = max(spread.median, head(spread), *(float(np.quantile(part, 0.25)) for part in fifths))
     ends = [(series, sign) for end, sign in (("max", 1), ("min", -1)) if (series := run.get(f"reward_{end}"))]
     for series, sign in ends if width > 0 else ():
         if len(series) < MIN_STEPS:
             continue
-        beyond = sign * (series.values - np.median(series.values))
+        beyond = sign * (series.values - series.median)
         # Where all rewards of a step are low, or spread wide, its least is no single one.
         same, mean = together(series, reward)
         scatter = np.interp(same.steps, spread.steps, spread.values)
@@ -86,9 +88,9 @@ def _outliers(run: Run, spread: Series) -> Result:
         far = np.flatnonzero((beyond > OUTLIER * width) & alone)
         if len(far) >= max(OUTLIER_STEPS, OUTLIER_SHARE * len(series)):
             return _outlying(series, far, far[np.argmax(beyond[far])])
-    if ends or len(several := bursts(spread, OUTLIER)) < OUTLIER_STEPS:
+    if ends or len(burst_rows := bursts(spread, OUTLIER)) < OUTLIER_STEPS:
         return None
-    usual = float(np.median(spread.values[: several[0]]))
+    usual = float(np.median(spread.values[: burst_rows[0]]))
     far = np.flatnonzero(spread.values > OUTLIER * usual)
     if usual <= 0 or len(far) < OUTLIER_SHARE * len(spread):
         return None
@@ -98,8 +100,8 @@ def _outliers(run: Run, spread: Series) -> Result:
 
 
 def _outlying(series: Series, far: np.ndarray, top: int) -> Found:
-    name, most = series.source or series.quantity, number(float(series.values[top]))
-    usual = number(float(np.median(series.values)))
-    message = f"single rewards lie far beyond the others at {len(far)} steps: {name} is up to {most}"
-    shown = f"{name} is {usual} usually, {most} at step {series.steps[top]}"
-    return Found("outliers", "warning", int(series.steps[far[0]]), message, (shown,))
+    name, greatest = series.source or series.quantity, number(float(series.values[top]))
+    usual = number(series.median)
+    message = f"single rewards lie far beyond the others at {len(far)} steps: {name} is up to {greatest}"
+    evidence = f"{name} is {usual} usually, {greatest} at step {series.steps[top]}"
+    return Found("outliers", "warning", int(series.steps[far[0]]), message, (evidence,))

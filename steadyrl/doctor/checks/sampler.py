@@ -8,7 +8,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import about_line
+from steadyrl.doctor.statistics.levels import detrended
 from steadyrl.doctor.statistics.readings import number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, long_run_error, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
@@ -46,7 +46,7 @@ class Gap:
     """Nats per token, and the gap's standard error."""
     entropy: float
     """Exact entropy there, nats per token."""
-    since: int
+    onset: int
     """The first step that shows it."""
 
     @property
@@ -59,7 +59,7 @@ class Gap:
         """The measurement in words."""
         return (
             f"mean -log p of the sampled tokens less the exact entropy is {self.gap:+.3g} nats/token "
-            f"(standard error {number(self.error)}, entropy {number(self.entropy)}; from step {self.since} on)"
+            f"(standard error {number(self.error)}, entropy {number(self.entropy)}; from step {self.onset} on)"
         )
 
 
@@ -84,12 +84,12 @@ def sampling_gap(run: Run) -> Gap | None:
     for part in (*opening, slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
-        error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
-        windows.append(Gap(size, error, level, int(exact.steps[_begins(gap, size)])))
+        error, size = long_run_error(detrended(gap[part])), float(gap[part].mean())
+        windows.append(Gap(size, error, level, int(exact.steps[_gap_start(gap, size)])))
     return next((window for window in windows if window.sure), windows[0])
 
 
-def _begins(gap: np.ndarray, size: float) -> int:
+def _gap_start(gap: np.ndarray, size: float) -> int:
     """Return the index from which a gap [n] is there: the first that shows half of its size, and five that do."""
     share = gap / size if size else np.ones(len(gap))
     ahead = np.lib.stride_tricks.sliding_window_view(share, LASTING).mean(axis=1)
@@ -106,8 +106,8 @@ def noisy_policy(run: Run) -> str:
     kl, gap = find(run, "kl_ref", TOKEN, "exact", "k3"), run.get("sampler_gap")
     if run.trainer != "steadyrl" or kl is None or gap is None or kl.steps[0] != 0:
         return ""
-    first = float(kl.values[0])
-    if first <= NOISE_AT_START or float(gap.values[0]) <= OWN_GAP:
+    first = kl.first
+    if first <= NOISE_AT_START or gap.first <= OWN_GAP:
         return ""
     return f"the KL to the reference is {number(first)} before any update"
 
@@ -128,8 +128,8 @@ def warps_by_settings(run: Run) -> str:
 def warped_sampling(run: Run) -> Result:
     gap, stated, temperature = sampling_gap(run), warps_by_settings(run), setting(run, "temperature")
     if gap is None and not stated:
-        why = "it needs the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
-        return Unknown(why, ("entropy (exact)", "entropy (sampled)"))
+        needs = "the exact entropy and the mean -log p of the sampled tokens, over the same tokens, of 8 steps"
+        return Unknown(f"it needs {needs}", ("entropy (exact)", "entropy (sampled)"))
     if gap is not None and (not gap.sure or noisy_policy(run)):
         return None
     if gap is not None and gap.gap > max(LEAK_NATS, gap.entropy):
@@ -142,7 +142,7 @@ def warped_sampling(run: Run) -> Result:
     return Found(
         cause,
         "warning",
-        gap.since if gap and not stated else None,  # settings hold for all steps
+        gap.onset if gap and not stated else None,  # settings hold for all steps
         "tokens are drawn from another distribution than the one whose log-probs train, which makes every KL estimate "
         "and ratio wrong",
         tuple(text for text in (gap.sentence if gap else "", stated) if text),
@@ -151,34 +151,33 @@ def warped_sampling(run: Run) -> Result:
 
 @check("sampler_mismatch")
 def sampler_mismatch(run: Run) -> Result:
-    own = run.trainer == "steadyrl"
-    limits = {"importance": np.log(IMPORTANCE), "sampler_gap": OWN_GAP if own else OTHER_GAP, "kl_sampler": KL_SAMPLER}
+    # Where the loss corrects for what rounding does, our own sampler may differ as much as another's.
+    gap_limit = OWN_GAP if run.trainer == "steadyrl" and run.get("correction_weight") is None else OTHER_GAP
+    limits = {"importance": np.log(IMPORTANCE), "sampler_gap": gap_limit, "kl_sampler": KL_SAMPLER}
     if run.settings.get("ahead"):  # the difference is asked for, and its weights say whether it is too large
         del limits["sampler_gap"]
-    elif own and run.get("correction_weight") is not None:  # the loss corrects for what rounding does
-        limits["sampler_gap"] = OTHER_GAP
     for name, limit in limits.items():
         series = run.get(name, TOKEN) or run.get(name)
         if series is None:
             continue
         weight = name == "importance"
         size = np.abs(np.log(np.maximum(series.values, 1e-9)) if weight else series.values)
-        since = first_lasting(series, size > limit, min(LASTING, max(len(series) // 2, FEWEST_APART)))
-        if since is None:
+        onset = first_lasting(series, size > limit, min(LASTING, max(len(series) // 2, FEWEST_APART)))
+        if onset is None:
             continue
         bound = f"outside 1/{IMPORTANCE:g} to {IMPORTANCE:g}" if weight else f"above {limit} nats/token"
-        text = f"{name} {number(tail(series))}, {bound} from step {since} on"
+        text = f"{name} {number(tail(series))}, {bound} from step {onset} on"
         apart = replace(series, values=size)
         lost = weight and tail(apart) > -np.log(IMPORTANCE_LOST)
         cause, because = _mismatch_cause(run, apart, lost)
         message = "sampler and trainer give the sampled tokens different probabilities"
-        return Found(cause, "critical" if lost else "warning", since, message, (text, *because))
+        return Found(cause, "critical" if lost else "warning", onset, message, (text, *because))
     masked = run.get("correction_masked")
-    since = None if masked is None else first_lasting(masked, masked.values > MASKED, LASTING)
-    if masked is None or since is None:
+    onset = None if masked is None else first_lasting(masked, masked.values > MASKED, LASTING)
+    if masked is None or onset is None:
         return None
-    text = f"correction_masked {number(tail(masked))}, above {MASKED} from step {since} on"
-    return Found("correction", "warning", since, "the correction for another policy drops most tokens", (text,))
+    text = f"correction_masked {number(tail(masked))}, above {MASKED} from step {onset} on"
+    return Found("correction", "warning", onset, "the correction for another policy drops most tokens", (text,))
 
 
 def _mismatch_cause(run: Run, apart: Series, lost: bool) -> tuple[str, tuple[str, ...]]:
@@ -189,7 +188,7 @@ def _mismatch_cause(run: Run, apart: Series, lost: bool) -> tuple[str, tuple[str
         return "warped_sampling", (gap.sentence,)
     if lost:
         return "stale_weights", ("so small a weight means that the sampler has other weights altogether",)
-    first, last = float(apart.values[0]), tail(apart)
+    first, last = apart.first, tail(apart)
     if first < GROWN * last:
         return "stale_weights", (f"it was {number(first)} at the first step and grew to {number(last)}",)
     return "precision", (f"it is there from the first step ({number(first)})",)

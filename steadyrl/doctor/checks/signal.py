@@ -55,10 +55,10 @@ def signal_lost(run: Run) -> tuple[Series, str] | None:
     longest = max((len(series) for series, _ in candidates), default=0)
     if not candidates and (loss := _idle_losses(run)) is not None:
         candidates, longest = [(loss, f"{ROWS}the loss is exactly 0")], len(loss)
-    for series, what in candidates:
+    for series, basis in candidates:
         if 2 * len(series) > longest:
             zeros = (series.values <= SAME).astype(float)
-            return replace(series, quantity="no_signal", unit="share", values=zeros), what
+            return replace(series, quantity="no_signal", unit="share", values=zeros), basis
     return None
 
 
@@ -75,7 +75,7 @@ def _idle_losses(run: Run) -> Series | None:
     size, zero = np.abs(loss.values), loss.values == 0
     if min(zero.sum(), (~zero).sum()) < FIRST_ROWS or size[~zero].min() < BETWEEN * np.median(size[~zero]):
         return None
-    at_end = np.isin(reward.values, (reward.values.min(), reward.values.max()))
+    at_end = np.isin(reward.values, (reward.least, reward.greatest))
     return replace(loss, values=size) if at_end[zero].mean() >= MOSTLY else None
 
 
@@ -87,7 +87,7 @@ def no_signal_groups(run: Run) -> Result:
     if (measured := signal_lost(run)) is None:
         return Unknown("neither the share of groups with equal rewards, nor advantages, nor the spread within groups "
                        "is logged", ("no_signal", "reward_std_within", "advantage_std"))  # fmt: skip
-    share, what = measured
+    share, basis = measured
     few = min(FIRST_ROWS, len(share) // 3) if len(share) < MIN_STEPS <= run.covers(share) else FIRST_ROWS
     late = float(share.values[-max(few, int(LATE * len(share)), 1) :].mean())
     # What is learned within the first tenth shows in the first rows alone.
@@ -96,10 +96,10 @@ def no_signal_groups(run: Run) -> Result:
     learned, moves = readings.learns(run), bool(readings.heldout_rises(run)) or worsens(run)
     long = run.covers(share) >= LONG
     mean = float(share.values.mean())
-    if what.startswith(ROWS):  # a row that averages several steps has no spread only if none of them has
+    if basis.startswith(ROWS):  # a row that averages several steps has no spread only if none of them has
         mean **= 1.0 / run.averaged_over
     # A row without any difference is a batch of which no group teaches anything, a whole step lost.
-    idle = what.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learned is False and not moves
+    idle = basis.startswith(ROWS) and mean > HALF_LOST and len(share) >= MIN_STEPS and learned is False and not moves
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and readings.direction(share) <= 0:
@@ -114,73 +114,75 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
-    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _gains(run)
+    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _may_gain(run)
     course = f"{number(early)} at the start, {number(late)} at the end (means)"
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_amount(what, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
-        (f"{what}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
+        f"{_share_text(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
+        (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
     )
 
 
 def _stuck(run: Run) -> str:
     """Return a sentence if a policy that learned is sure of its answers before all of them are right; else ""."""
-    entropy, norm, place = find(run, "entropy"), run.get("grad_norm"), _place(run)
-    if entropy is None or norm is None or place is None or place[0] > DONE:
+    entropy, norm, position = find(run, "entropy"), run.get("grad_norm"), _position(run)
+    if entropy is None or norm is None or position is None or position[0] > DONE:
         return ""
     if tail(entropy, LATE) > CERTAIN * head(entropy) or tail(norm, LATE) > STILL * head(norm):
         return ""
-    kept = f"its entropy is {number(tail(entropy, LATE))} nats per token, {number(head(entropy))} at the start"
-    return f"the policy gives one answer to a prompt, right in {percent(place[0])}, and looks for no other: {kept}"
+    return (
+        f"the policy gives one answer to a prompt, right in {percent(position[0])}, and looks for no other: its "
+        f"entropy is {number(tail(entropy, LATE))} nats per token, {number(head(entropy))} at the start"
+    )
 
 
-def _amount(what: str, share: float, estimated: bool) -> str:
-    if what.startswith(ROWS):
+def _share_text(basis: str, share: float, estimated: bool) -> str:
+    if basis.startswith(ROWS):
         rows = "steps, as many as make whole rows so," if estimated else "rows"
-        return f"in {percent(share)} of the {rows} {what.removeprefix(ROWS)}, so that they"
+        return f"in {percent(share)} of the {rows} {basis.removeprefix(ROWS)}, so that they"
     return f"{percent(share)} of the groups have equal rewards and"
 
 
 def _equal_cause(run: Run) -> tuple[str, str]:
     if run.get("reward") is None:
         return "unknown", "the mean reward is not logged"
-    if (placed := _place(run)) is None:
+    if (rewards := _position(run)) is None:
         return "unknown", "no two rewards of the run differ"
-    place, low, high = placed
-    parts = run.parts("reward_part/").items()
-    unpaid = [name for name, part in parts if not readings.is_penalty(name, part) and not part.values.any()]
-    if place > RIGHT and unpaid:
+    position, low, high = rewards
+    reward_parts = run.with_prefix("reward_part/").items()
+    unpaid = [name for name, part in reward_parts if not readings.is_penalty(name, part) and not part.values.any()]
+    if position > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     cut = run.get("truncated")
-    if place > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
+    if position > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
         sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them are cut off before they end"
         return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
-    shown = f"the mean reward is {percent(place)} of the way from {number(low)} to {number(high)}"
-    if place > RIGHT:
-        return "too_easy", f"mostly all completions of a prompt are right ({shown})"
-    if place < WRONG and not _many_earn_some(run, place, high - low):
-        return "too_hard", f"mostly all completions of a prompt are wrong ({shown})"
-    return "same_answers", f"the completions of a prompt agree, some right, some wrong ({shown})"
+    evidence = f"the mean reward is {percent(position)} of the way from {number(low)} to {number(high)}"
+    if position > RIGHT:
+        return "too_easy", f"mostly all completions of a prompt are right ({evidence})"
+    if position < WRONG and not _many_earn_some(run, position, high - low):
+        return "too_hard", f"mostly all completions of a prompt are wrong ({evidence})"
+    return "same_answers", f"the completions of a prompt agree, some right, some wrong ({evidence})"
 
 
-def _place(run: Run) -> tuple[float, float, float] | None:
+def _position(run: Run) -> tuple[float, float, float] | None:
     """Return where the mean reward ends between the least and the greatest (0 to 1), and these two; or None."""
     reward, least, greatest = run.needed("reward"), run.get("reward_min"), run.get("reward_max")
-    low = float(least.values.min()) if least is not None else min(0.0, float(reward.values.min()))
-    high = float(greatest.values.max()) if greatest is not None else max(1.0, float(reward.values.max()))
+    low = least.least if least is not None else min(0.0, reward.least)
+    high = greatest.greatest if greatest is not None else max(1.0, reward.greatest)
     return None if high <= low else ((tail(reward, LATE) - low) / (high - low), low, high)
 
 
-def _many_earn_some(run: Run, place: float, width: float) -> bool:
+def _many_earn_some(run: Run, position: float, width: float) -> bool:
     """Return True if more than half of the completions must earn more than the least, and prompts differ.
 
     Of rewards from 0 on with mean m and standard deviation s at most a share s^2 / (m^2 + s^2) is 0 (the second-moment
     method: Cauchy and Schwarz). Where s is small all earn about the same, be it for a form that is always paid.
     """
     spread = run.get("reward_std")
-    return spread is not None and place / 2 < tail(spread, LATE) / width < place
+    return spread is not None and position / 2 < tail(spread, LATE) / width < position
 
 
 @check("advantage_baseline")
@@ -210,8 +212,8 @@ def _equals_reward(run: Run) -> str | None:
         same = [np.abs(a.values - r.values) <= EQUAL * max(width, SAME) for a, r in ends]
         if width <= SAME or not all(len(part) and part.mean() >= MOSTLY for part in same):
             return ""
-        shown = ", ".join(f"{advantage.values[-1]:.3g}" for advantage, _ in ends)
-        return f"their least and greatest are those of the rewards in nearly every row ({shown} in the last)"
+        last_values = ", ".join(f"{advantage.last:.3g}" for advantage, _ in ends)
+        return f"their least and greatest are those of the rewards in nearly every row ({last_values} in the last)"
     mean, reward = run.get("advantage_mean"), run.get("reward")
     if mean is None or reward is None:
         return None
@@ -229,37 +231,33 @@ def _equals_reward(run: Run) -> str | None:
 
 @check("reward_part_idle")
 def reward_part_idle(run: Run) -> Result | list[Result]:
-    reward, parts = run.needed("reward"), run.parts("reward_part/")
-    idle = {name: part for name, part in parts.items() if _never_moves(run, name, part)}
+    reward, reward_parts = run.needed("reward"), run.with_prefix("reward_part/")
+    idle = {name: part for name, part in reward_parts.items() if _never_moves(run, name, part)}
     if not idle or not np.ptp(reward.values):
         return None  # the whole reward is constant
     results: list[Result] = []
-    unpaid = [name for name, part in idle.items() if part.values[0] == 0.0]
-    none_right = all(name in unpaid for name in parts if pays_for_right(name))
+    unpaid = [name for name, part in idle.items() if part.first == 0.0]
+    none_right = all(name in unpaid for name in reward_parts if pays_for_right(name))
     for cause, names in (
         ("never_right", [name for name in unpaid if pays_for_right(name)]),
         ("never_pays", [name for name in unpaid if not pays_for_right(name)]),
-        ("never_differs", [name for name, part in idle.items() if part.values[0] != 0.0]),
+        ("never_differs", [name for name, part in idle.items() if part.first != 0.0]),
     ):
-        owed = [name for name in names if not readings.is_penalty(name, idle[name])]
-        long = run.covers(reward) >= RARE_STEPS
-        never = [name for name in owed if not np.ptp(idle[name].values)]
+        fixed = [name for name in names if not np.ptp(idle[name].values)]
+        owed = [name for name in fixed if not readings.is_penalty(name, idle[name])]
         # A gain that noise could explain is none where nothing that pays for being right ever pays.
-        gains = readings.learns(run) or (not (cause == "never_right" and none_right) and _gains(run))
-        harms = cause != "never_differs" and never and long and not gains
-        shown = tuple(
-            f"{name} is {number(float(idle[name].values[0]))} in {_all_or(idle[name])} rows" for name in names
-        )
-        some = any(np.ptp(idle[name].values) for name in names)
+        gains = readings.learns(run) or (not (cause == "never_right" and none_right) and _may_gain(run))
+        harms = cause != "never_differs" and owed and run.covers(reward) >= RARE_STEPS and not gains
+        evidence = tuple(f"{name} is {number(idle[name].first)} in {_rows_alike(idle[name])} rows" for name in names)
         level = "one number" if cause == "never_differs" else "0"
-        message = f"{level} {'in nearly all rows' if some else 'throughout'}"
-        message = f"of the reward these parts are {message}: "
+        rows = "throughout" if fixed == names else "in nearly all rows"
+        message = f"of the reward these parts are {level} {rows}: {', '.join(names)}"
         if names:
-            results.append(Found(cause, "warning" if harms else "info", None, message + ", ".join(names), shown))
+            results.append(Found(cause, "warning" if harms else "info", None, message, evidence))
     return results
 
 
-def _gains(run: Run) -> bool:
+def _may_gain(run: Run) -> bool:
     """Return True if the last third of the rewards is above the first by what would be worth having, be it noise."""
     rewards = run.needed("reward").values
     if len(rewards) < 3:
@@ -271,11 +269,10 @@ def _gains(run: Run) -> bool:
 def _never_moves(run: Run, name: str, part: Series) -> bool:
     spread = run.get(f"reward_part_std/{name}")
     long = len(part) >= IDLE_ROWS and run.covers(part) >= IDLE_STEPS
-    rare = len(part) >= MIN_STEPS and not part.values[0] and int(np.count_nonzero(part.values)) <= RARELY * len(part)
+    rare = len(part) >= MIN_STEPS and not part.first and int(np.count_nonzero(part.values)) <= RARELY * len(part)
     return long and (rare or not np.ptp(part.values)) and (rare or spread is None or not spread.values.any())
 
 
-def _all_or(part: Series) -> str:
-    """Return in how many rows a part is what it is in the first."""
-    same = int((part.values == part.values[0]).sum())
+def _rows_alike(part: Series) -> str:
+    same = int((part.values == part.first).sum())
     return f"all {same}" if same == len(part) else f"{same} of {len(part)}"

@@ -22,28 +22,29 @@ SOLVED = ((0.9, 1.0), (90.0, 100.0))  # shares of which nothing is wrong if they
 
 @check("stated_course")
 def stated_course(run: Run) -> Result:
-    stated = [of for of in run.evaluations if of.course]
-    if not stated:
+    courses = [evaluation for evaluation in run.evaluations if evaluation.course]
+    if not courses:
         return Unknown("no sentence says how a metric began and ended", ("evaluations",))
-    for of in stated:
-        if cause := _fault(of):
-            level = "is NaN" if math.isnan(of.after) else f"stays at {number(of.before)}"
-            course = level if of.stages == STAYED else f"{number(of.before)} -> {number(of.after)}"
-            return Found(cause, "warning", None, f"the text says so: {of.name} {course}", ())
+    for course in courses:
+        if cause := _fault(course):
+            level = "is NaN" if math.isnan(course.after) else f"stays at {number(course.before)}"
+            values = level if course.stages == STAYED else f"{number(course.before)} -> {number(course.after)}"
+            return Found(cause, "warning", None, f"the text says so: {course.name} {values}")
     return None
 
 
-def _fault(of: Evaluation) -> str:
+def _fault(course: Evaluation) -> str:
     """Return the cause that a stated course shows, or ""."""
-    if math.isnan(of.after):
+    if math.isnan(course.after):
         return "non_finite"
-    if of.stages == STAYED:
-        return "" if any(low <= of.after <= high for low, high in SOLVED) else "reward_flat"
-    fallen = [cause for cause, (name, most) in FALLS.items() if _is(of, name) and of.after <= most * of.before]
-    risen = [cause for cause, (name, least) in RISES.items() if _is(of, name) and of.after >= least * abs(of.before)]
-    risen = [cause for cause in risen if cause != "kl_runaway" or of.after >= LEAST_KL]
-    return next(iter([*(fallen if of.before > 0 else []), *risen]), "")
-
-
-def _is(of: Evaluation, name: str) -> bool:
-    return re.search(name, of.name, re.IGNORECASE) is not None
+    if course.stages == STAYED:
+        return "" if any(low <= course.after <= high for low, high in SOLVED) else "reward_flat"
+    before, after = course.before, course.after
+    for cause, (name, factor) in (FALLS | RISES).items():
+        if not re.search(name, course.name, re.IGNORECASE):
+            continue
+        fell = cause in FALLS and before > 0 and after <= factor * before
+        rose = cause in RISES and after >= factor * abs(before) and (cause != "kl_runaway" or after >= LEAST_KL)
+        if fell or rose:
+            return cause
+    return ""

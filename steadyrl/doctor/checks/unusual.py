@@ -137,12 +137,12 @@ def _upper(value: Any) -> float | None:
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
-def _beyond(size: float, least: float | None, most: float | None) -> tuple[float, Side]:
+def _beyond(size: float, lower: float | None, upper: float | None) -> tuple[float, Side]:
     """Return how many decades a size lies beyond the ends of a range, and on which side; "" within it."""
-    if least is not None and size < least:
-        return (log10(least / size) if size > 0 else SWITCHED_OFF) + OTHER_CHOICE, "low"
-    if most is not None and size > most:
-        return log10(size / most) + OTHER_CHOICE, "high"
+    if lower is not None and size < lower:
+        return (log10(lower / size) if size > 0 else SWITCHED_OFF) + OTHER_CHOICE, "low"
+    if upper is not None and size > upper:
+        return log10(size / upper) + OTHER_CHOICE, "high"
     return 0.0, ""
 
 
@@ -154,14 +154,14 @@ def unusual_setting(run: Run) -> Result:
     # Where a reward comes that far, another choice than the default was meant.
     if not unusual or not (short or (below and unusual[0].decades > OTHER_CHOICE)):
         return None
-    shown = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]
+    choices = [f"{s.name} = {_text(s.value)}, and {_text(s.default)} is usual" for s in unusual]
     course = "the reward falls short" if short else "the reward is below the best"
     return Found(
         unusual[0].cause if short else "near_best",
         "info" if learns(run) else "warning",
         None,
-        f"{course}, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {shown[0]}",
-        (*shown[1:], levels("the reward", run.needed("reward"))),
+        f"{course}, and {'settings lie' if unusual[1:] else 'a setting lies'} far from usual: {choices[0]}",
+        (*choices[1:], levels("the reward", run.needed("reward"))),
         change=_with_dependents(run.config, {s.name: s.default for s in unusual}),
     )
 
@@ -170,9 +170,9 @@ def _with_dependents(settings: Mapping[str, Any], change: Mapping[str, Any]) -> 
     """Return a change that sets back, too, what is a part of what it switches off, and what it is a part of."""
     usual_values = defaults(str(settings.get("algorithm.name", "")))
     off = {name for name, value in change.items() if not value}
-    parts = [name for name, usual in USUAL.items() if usual.per in off]
+    dependents = [name for name, usual in USUAL.items() if usual.per in off]
     choices = [USUAL[name].part_of for name in change if name in USUAL]
-    also = [name for name in (*parts, *choices) if name in settings and settings[name] != usual_values[name]]
+    also = [name for name in (*dependents, *choices) if name in settings and settings[name] != usual_values[name]]
     return {**change, **{name: usual_values[name] for name in also}}
 
 

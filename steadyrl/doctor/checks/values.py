@@ -9,7 +9,7 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics import signals
-from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
+from steadyrl.doctor.statistics.readings import coincident_cause, learns, number, setting, share_with_spike
 from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
@@ -40,16 +40,15 @@ def value_loss_spikes(run: Run) -> Result:
     far = signals.bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, reason = goes_with(run, series.steps[far], SPIKES_WITH)
-    since, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
+    cause, reason = coincident_cause(run, series.steps[far], SPIKES_WITH)
+    onset, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
     if cause == "unknown" and share_with_spike(run.get("value_mean"), series.steps[far[:1]]):
-        cause, reason = "value_reset", f"value_mean jumps at step {since} while reward and KL stay as they were"
-    shown = (
+        cause, reason = "value_reset", f"value_mean jumps at step {onset} while reward and KL stay as they were"
+    evidence = (
         f"{len(far)} steps are more than {SPIKE_FACTOR:g} times the level before them; the median of all steps is "
-        f"{number(float(np.median(series.values)))}, the greatest {number(float(series.values[top]))} at step "
-        f"{series.steps[top]}"
+        f"{number(series.median)}, the greatest {number(float(series.values[top]))} at step {series.steps[top]}"
     )
-    return Found(cause, "warning", since, f"the value loss spikes from step {since} on: {reason}", (shown,))
+    return Found(cause, "warning", onset, f"the value loss spikes from step {onset} on: {reason}", (evidence,))
 
 
 @check("explained_variance_low")
@@ -61,7 +60,7 @@ def explained_variance_low(run: Run) -> Result:
     warm = max(signals.MIN_STEPS, int(WARM_SHARE * len(series)))
     if len(series) < warm + SETTLED:
         return Unknown(f"the value head is given {warm} steps to settle; few follow")
-    steps, medians = signals.block_medians(series.at(slice(warm, None)))
+    steps, medians = signals.block_medians(series.select(slice(warm, None)))
     if (start := _lasting_from(medians < EV_BAD)) is None:
         return None
     low = float(np.median(medians[start:]))
@@ -82,28 +81,28 @@ def _far_off(run: Run) -> Result:
     spread = run.get("return_std") if run.get("return_mean") else run.get("reward_std")
     if loss is None or mean is None or len(loss) < signals.LASTING or run.traits.critic is False:
         return None
-    if spread is None and mean.quantity == "reward" and abs(float(np.median(mean.values))) < LEAST_MEAN:
+    if spread is None and mean.quantity == "reward" and abs(mean.median) < LEAST_MEAN:
         return None  # rewards of both signs, or per token, have a mean near 0 and any width
     error = signals.tail(loss)
     around = float(np.std(mean.values)) if spread is None else signals.tail(spread)
-    width = max(math.hypot(float(np.median(mean.values)), around), CONSTANT)
-    most = FAR_OFF * width * width
-    if error <= most:
+    width = max(math.hypot(mean.median, around), CONSTANT)
+    limit = FAR_OFF * width * width
+    if error <= limit:
         return None
     message = f"the value head is off by about {number(float(np.sqrt(error)))}, and returns are about {number(width)}"
-    shown = f"{loss.source or 'the value loss'} is {number(error)} at the end; it is a squared error, or half of one"
-    return Found("value_far_off", "warning", signals.first_lasting(loss, loss.values > most), message, (shown,))
+    evidence = f"{loss.source or 'the value loss'} is {number(error)} at the end; it is a squared error, or half of one"
+    return Found("value_far_off", "warning", signals.first_lasting(loss, loss.values > limit), message, (evidence,))
 
 
 def _outside(run: Run) -> Result:
     """Find values whose mean lies far outside all returns of the step, long after a value head has settled."""
-    value, least, most = (run.get(name) for name in ("value_mean", "return_min", "return_max"))
-    if value is None or least is None or most is None or run.span[1] < SETTLED_BY:
+    value, least, greatest = (run.get(name) for name in ("value_mean", "return_min", "return_max"))
+    if value is None or least is None or greatest is None or run.span[1] < SETTLED_BY:
         return None
-    at, low, high = signals.tail(value), signals.tail(least), signals.tail(most)
-    if max(low - at, at - high) <= OUTSIDE * max(high - low, CONSTANT * abs(high)):
+    mean, low, high = signals.tail(value), signals.tail(least), signals.tail(greatest)
+    if max(low - mean, mean - high) <= OUTSIDE * max(high - low, CONSTANT * abs(high)):
         return None
-    message = f"the values are {number(at)} in the mean, and all returns lie between {number(low)} and {number(high)}"
+    message = f"the values are {number(mean)} in the mean, and all returns lie between {number(low)} and {number(high)}"
     return Found("value_far_off", "warning", None, message, (f"in the last rows, at step {run.span[1]}",))
 
 
@@ -116,13 +115,13 @@ def _lasting_from(bad: np.ndarray) -> int | None:
 
 def _low_cause(run: Run, low: float) -> tuple[str, str]:
     spread, mean, value = run.get("return_std"), run.get("return_mean"), run.get("value_mean")
-    level = abs(float(np.median(mean.values))) if mean is not None else 1.0
-    if spread is not None and np.median(spread.values) <= CONSTANT * max(level, CONSTANT):
+    level = abs(mean.median) if mean is not None else 1.0
+    if spread is not None and spread.median <= CONSTANT * max(level, CONSTANT):
         return "constant_returns", "the returns do not vary, so there is nothing to explain"
     if mean is not None and value is not None and spread is not None:
         predicted, returned = together(value, mean)
         bias = float(np.median(np.abs(predicted.values - returned.values))) if len(predicted) else 0.0
-        if bias >= np.sqrt(OFFSET_SHARE * (1.0 - low)) * float(np.median(spread.values)):
+        if bias >= np.sqrt(OFFSET_SHARE * (1.0 - low)) * spread.median:
             return "offset", f"the mean prediction is off the mean return by {number(bias)}, most of the whole error"
     return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
 
@@ -133,7 +132,7 @@ def advantage_off(run: Run) -> Result:
     grouped = run.traits.grouped is True
     if run.trainer == "steadyrl" and not grouped:
         return None
-    std = float(np.median(spread.values)) if spread is not None else 1.0 if run.settings.get("whitened") else None
+    std = spread.median if spread is not None else 1.0 if run.settings.get("whitened") else None
     if std is None:
         return Unknown("the spread of the advantages is not known", ("advantage_std", "whitened"))
     # The error of a step's mean goes by completions, which whole advantages belong to; else by its scatter.

@@ -23,7 +23,6 @@ from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import goals
 
 FOLDER = Path(__file__).parent
-STATES = ("sick", "healthy")
 SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how many of them
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
@@ -55,13 +54,13 @@ class Quantity:
     """The kind of fault that it points to; "" for none."""
     text: str
     """A sentence with its {value}."""
-    shown: str = ""
+    transform: str = ""
     """How its value follows from it: "" as it is, "negative", "power" of 10, "negative power"."""
 
     def sentence(self, value: float) -> str:
         """Return the sentence with a value."""
-        signed = 0.0 - value if "negative" in self.shown else value  # never -0
-        if "power" in self.shown:
+        signed = 0.0 - value if "negative" in self.transform else value  # never -0
+        if "power" in self.transform:
             power = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
             signed = power if power > LEAST_KL else 0.0
         return NEGATIVE_ZERO.sub("", self.text.format(value=signed))
@@ -139,8 +138,8 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         contradicted: Whether something that the log shows forbids to call the run healthy.
     """
     if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
-        why = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
-        return Judgement("", 0.0, 0.0, "", "", "", "", (), (), why)
+        supervised = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
+        return Judgement("", 0.0, 0.0, "", "", "", "", (), (), supervised)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = quantities(run)
     weights = _weights()
@@ -155,8 +154,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     cause = max(by_family, key=by_family.__getitem__)
     family = FAMILIES[cause] if by_family[cause] > 0 else Family("", "")
     verdict: Literal["sick", "healthy", ""] = ""
-    logged = [series for several in run.series.values() for series in several]
-    covered = max(map(run.covers, logged), default=0)
+    covered = max(map(run.covers, run.logged), default=0)
     # A held-out score that clearly rises says that training does what it is for.
     scored = any((levels := measure(goal)) is not None and levels.rose for goal in goals(run, "heldout/").values())
     if sick >= limits["limit_sick"] and covered >= family.steps and (long or not family.course) and not scored:
@@ -208,5 +206,5 @@ def probability(
 
 def _alike(bands: Sequence[Sequence[float]], probability: float) -> str:
     """Return how many labelled logs of such a probability were so; each was judged by a fit that left it out."""
-    right, every = next((right, every) for low, high, right, every in bands if probability < high or high == 1.0)
-    return f"{right:.0f} of {every:.0f} labelled logs like this one"
+    right, total = next((right, total) for low, high, right, total in bands if probability < high or high == 1.0)
+    return f"{right:.0f} of {total:.0f} labelled logs like this one"

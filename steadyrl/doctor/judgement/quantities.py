@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import order
+from steadyrl.doctor.statistics.levels import kendall_z
 from steadyrl.doctor.statistics.readings import at_top, is_penalty, reward_spread, setting
 from steadyrl.doctor.statistics.units import find
 
@@ -28,8 +28,7 @@ def quantities(run: Run) -> dict[str, float]:
     """Return the quantities that a run's log holds, by their names in families.toml; logarithms are decimal."""
     groups = (_reward, _signal, _ending, _kl, _updates, _entropy, _measurements)
     values = {name: value for group in groups for name, value in group(run).items()}
-    rows = max((len(logged.steps) for several in run.series.values() for logged in several), default=0)
-    values["few_rows"] = -_log(rows)
+    values["few_rows"] = -_log(max(map(len, run.logged), default=0))
     return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
 
@@ -39,14 +38,14 @@ def _reward(run: Run) -> Mapping[str, float]:
     if reward is None or at_top(reward):  # where it rests: nothing of its course is a fault
         return {}
     x, n = reward.values, len(reward)
-    *_, second, most = 0, *np.sort(np.unique(np.round(x, 9), return_counts=True)[1])
+    *_, second, commonest = 0, *np.sort(np.unique(np.round(x, 9), return_counts=True)[1])
     values = {"reward_zero": float(np.mean(np.abs(x) < SMALLEST))}
     if second <= OFTEN * n:  # single rewards of a few values come again by themselves
-        values["reward_repeated"] = (most - 1) / n
+        values["reward_repeated"] = (commonest - 1) / n
     if n < 3:
         return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
-    values["reward_disordered"] = -order(blocks)
+    values["reward_disordered"] = -kendall_z(blocks)
     if n == 3 and np.ptp(x):  # the noise of one row to the next takes more
         return values
     noise = float(np.std(np.diff(x))) / np.sqrt(2.0)
@@ -72,12 +71,12 @@ def _ending(run: Run) -> Mapping[str, float]:
     if (cut := run.get("truncated")) is not None:
         values |= {"cut_off": _last(cut), "cut_off_more": _last(cut) - _first(cut)}
     if (length := run.get("length")) is not None:
-        top = length.values == length.values.max()
+        top = length.values == length.greatest
         values["length_repeated"] = (top.sum() - 1) / len(length)
         longest, limit = run.get("length_max"), setting(run, "max_new_tokens")
         if limit is None and longest is not None and len(longest) > 2:
-            most = float(longest.values.max())
-            limit = most if (longest.values == most).mean() > 0.5 else None
+            greatest = longest.greatest
+            limit = greatest if (longest.values == greatest).mean() > 0.5 else None
         values |= {"length_at_limit": _last(length) / limit} if limit else {}
     return values
 
@@ -87,11 +86,11 @@ def _kl(run: Run) -> Mapping[str, float]:
     unknown = (series.finite() for series in run.series.get("kl_ref", ()) if not series.unit)
     if not (kl := find(run, "kl_ref") or next(unknown, None)):
         return {}
-    x, usual = kl.values, max(float(np.median(kl.values)), LEAST_KL)
-    most = _log(max(float(x.max()), LEAST_KL))
+    x, usual = kl.values, max(kl.median, LEAST_KL)
+    greatest = _log(max(float(x.max()), LEAST_KL))
     end = max(float(np.median(x[-_third(kl) :])), LEAST_KL)
     below = max(-float(x.mean()), 0.0) / max(float(np.abs(x).mean()), SMALLEST)
-    return {"kl_end": _log(end), "kl_most": most, "kl_spike": most - _log(usual), "kl_negative": below}
+    return {"kl_end": _log(end), "kl_most": greatest, "kl_spike": greatest - _log(usual), "kl_negative": below}
 
 
 def _updates(run: Run) -> Mapping[str, float]:
@@ -100,8 +99,8 @@ def _updates(run: Run) -> Mapping[str, float]:
     values |= {} if size is None else {"update_most": _log(float(np.abs(size.values).max()))}
     if norm is None:
         return values
-    usual = float(np.median(norm.values))
-    values |= {"gradient_spike": _log(float(norm.values.max())) - _log(usual)} if usual > 0 else {}
+    usual = norm.median
+    values |= {"gradient_spike": _log(norm.greatest) - _log(usual)} if usual > 0 else {}
     return values | {"gradient_growth": _growth(norm)}
 
 
@@ -110,21 +109,21 @@ def _entropy(run: Run) -> Mapping[str, float]:
     if entropy is None:
         return {}
     growth = _growth(entropy)
-    return {"entropy_most": _log(float(entropy.values.max())), "entropy_growth": growth, "entropy_loss": -growth}
+    return {"entropy_most": _log(entropy.greatest), "entropy_growth": growth, "entropy_loss": -growth}
 
 
 def _measurements(run: Run) -> Mapping[str, float]:
-    parts = [part.values for name, part in run.parts("reward_part/").items() if not is_penalty(name, part)]
+    reward_parts = [part.values for name, part in run.with_prefix("reward_part/").items() if not is_penalty(name, part)]
     changes = [
-        (part.values[0] - part.values[-1]) if LOWER_IS_BETTER.search(name) else (part.values[-1] - part.values[0])
-        for name, part in run.parts("heldout/").items()
+        (part.first - part.last) if LOWER_IS_BETTER.search(name) else (part.last - part.first)
+        for name, part in run.with_prefix("heldout/").items()
         if len(part) > 1
     ]
     values = {"heldout_fall": float(np.mean(np.array(changes) < 0.0))} if changes else {}
-    if len(parts) < 2:
+    if len(reward_parts) < 2:
         return values
-    idle = [np.mean(np.abs(part) < SMALLEST) > IDLE for part in parts]
-    fixed = [np.ptp(part) <= SMALLEST for part in parts]
+    idle = [np.mean(np.abs(part) < SMALLEST) > IDLE for part in reward_parts]
+    fixed = [np.ptp(part) <= SMALLEST for part in reward_parts]
     return values | {"parts_at_zero": float(np.mean(idle)), "parts_fixed": float(np.mean(fixed))}
 
 
@@ -132,10 +131,10 @@ def _learned(run: Run) -> float:
     """Return how much of the way up a reward that rises has gone, 0 to 1: groups may be alike because all are right."""
     reward = run.get("reward")
     if reward is not None and at_top(reward):
-        return _last(reward) / float(reward.values.max())
+        return _last(reward) / reward.greatest
     if reward is None or len(reward) < 3 or _last(reward) <= _first(reward):
         return 0.0
-    return (_last(reward) - float(reward.values.min())) / float(np.ptp(reward.values))
+    return (_last(reward) - reward.least) / float(np.ptp(reward.values))
 
 
 def _third(series: Series) -> int:

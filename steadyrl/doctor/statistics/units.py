@@ -22,7 +22,7 @@ def together(first: Series, second: Series) -> tuple[Series, Series]:
     if np.array_equal(first.steps, second.steps):
         return first, second
     _, i, j = np.intersect1d(first.steps, second.steps, assume_unique=True, return_indices=True)
-    return first.at(i), second.at(j)
+    return first.select(i), second.select(j)
 
 
 def convert(run: Run, series: Series, unit: str) -> Series | None:

@@ -153,7 +153,7 @@ def test_words_repeated_since_the_start_are_worth_knowing_only():
 
 
 def test_of_what_was_shown_the_first_and_the_last_are_kept():
-    seen = Seen(most=3)
+    seen = Seen(limit=3)
     for step in range(10):
         seen.add([Written(step, "p", f"answer {step}")])
     assert [one.step for one in seen] == [0, 1, 2, 7, 8, 9]

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.kl_penalty import (
-    balance,
     kl_penalty_holds,
     kl_penalty_off,
     kl_penalty_outweighs,
+    penalty_balance,
     penalty_gradient,
 )
 from steadyrl.doctor.checks.learning_rate import learning_rate_too_low
@@ -139,7 +139,7 @@ def test_rewards_that_the_loss_divides_by_their_spread_have_a_spread_of_1(make):
     made = flat(make(4), 0.5, 0.16, 2.0)
     made.algorithm = "grpo"
     made.settings["kl_place"] = "loss"
-    assert balance(made.run()).spread == 1.0
+    assert penalty_balance(made.run()).spread == 1.0
 
 
 def test_a_negative_kl_takes_nothing_from_the_reward(make, silent):

@@ -116,6 +116,13 @@ def test_an_engine_that_fails_later_is_dated():
     assert (found.severity, found.cause, found.since_step) == ("warning", "scorer_fails", 90)
 
 
+def test_a_judge_that_answers_one_batch_in_three_is_dated_by_its_first_failure():
+    steps = np.arange(N)
+    share = np.where((steps < 60) | (steps % 3 == 0), 0.0, 0.25)
+    found = finding(reward_unscored(healthy(n=N, reward_unscored=share)))
+    assert found.since_step == 61 and found.message.endswith("since step 61")
+
+
 # reward_scale
 
 

@@ -45,7 +45,7 @@ def test_the_gap_is_the_mean_difference(make):
     gap = sampling_gap(made.run())
     assert gap.gap == pytest.approx(-0.5)
     assert gap.error == pytest.approx(0.1 / np.sqrt(49), rel=1e-3)  # and a trace of a trend
-    assert (gap.since, gap.sure) == (0, True)
+    assert (gap.onset, gap.sure) == (0, True)
 
 
 def test_a_sampled_entropy_per_sequence_is_read_per_token(make, finding):

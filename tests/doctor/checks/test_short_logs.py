@@ -244,6 +244,17 @@ def test_a_frozen_reward_over_other_prompts_is_named_in_many_rows_too(tmp_path, 
     assert lead(diagnose(path)[0]) == ("reward_constant", "frozen")
 
 
+@pytest.mark.parametrize(
+    ("rewards", "sentence"),
+    [([0.0] * 7, "is exactly 0 in 7 rows"), ([-2.5, -2.51] * 3, "stays within 0.4% of -2.5 in 6 rows")],
+)
+def test_a_frozen_reward_is_told_as_it_is_logged(rewards, sentence):
+    """Rows two steps apart: ten steps of one reward, of which the range is no share where it is 0."""
+    found = diagnose([{"step": 2 * i, "reward": x, "loss": 0.1} for i, x in enumerate(rewards)])[0].findings[0]
+    assert (found.check, found.cause) == ("reward_constant", "frozen")
+    assert sentence in found.message
+
+
 def test_the_remedy_is_in_the_trainers_own_key(trl):
     diagnosis = trl([{"completions/clipped_ratio": 0.97, "completions/max_length": 128.0}] * 4)
     assert diagnosis.findings[0].overrides == ("max_completion_length=1024",)  # 8 times, the most that is advised

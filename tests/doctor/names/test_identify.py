@@ -333,8 +333,8 @@ def test_reward_functions_are_parts_under_old_and_new_names():
         log("rewards/len/mean rewards/len/std reward_std reward", prefix="train/", **{"rewards/len/mean": 0.25})
     )
     old = identify(log("rewards/len completion_length reward_std"))
-    assert new.parts("reward_part/")["len"].values[0] == 0.25
-    assert (*new.parts("reward_part_std/"), *old.parts("reward_part/")) == ("len", "len")
+    assert new.with_prefix("reward_part/")["len"].values[0] == 0.25
+    assert (*new.with_prefix("reward_part_std/"), *old.with_prefix("reward_part/")) == ("len", "len")
 
 
 def test_held_out_measurements_keep_their_names_and_their_unit():

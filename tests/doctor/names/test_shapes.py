@@ -163,7 +163,7 @@ def test_columns_in_a_dict_beside_the_columns_belong_to_them(tmp_path):
     }
     (tmp_path / "curves.json").write_text(json.dumps(document))
     (diagnosis,) = diagnose(tmp_path / "curves.json")
-    assert set(diagnosis.run.parts("reward_part/")) == {"style", "proof_reward"}
+    assert set(diagnosis.run.with_prefix("reward_part/")) == {"style", "proof_reward"}
     assert any(f.check == "reward_part_idle" and "proof_reward" in f.message for f in diagnosis.findings)
 
 

@@ -56,7 +56,7 @@ def test_mlx_prints_names_as_words(tmp_path):
     assert run.get("reward_std_within").values.tolist() == [0.25, 0.25]
     assert run.get("kl_ref").values.tolist() == [-0.01, -0.01]
     assert run.get("learning_rate").values.tolist() == [1e-5, 1e-5]
-    assert run.parts("reward_part/")["len_reward"].values.tolist() == [0.5, 0.5]
+    assert run.with_prefix("reward_part/")["len_reward"].values.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("banner", [True, False])
