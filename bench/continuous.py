@@ -27,7 +27,7 @@ def main() -> None:
     print("rows | one length: batches, entering, times | very different lengths: batches, entering, times | equal")
     for rows in ROWS:
         backend = opened(model, rows)
-        every_token = tuple(range(0, backend.parts.head.out_features, ENDS_EVERY))
+        every_token = tuple(range(0, backend.split.head.out_features, ENDS_EVERY))
         one_length, rates = measured(backend, PROMPTS, rows, int(rounds), (), Sampling(int(new) // 8))
         cells = [rates]
         completions, rates = measured(backend, PROMPTS, rows, int(rounds), every_token, Sampling(int(new)))

@@ -30,7 +30,7 @@ MAX_CORE_SETTINGS = 71
 MAX_PUBLIC_NAMES = 15
 MAX_ALGORITHM_LISTS = 0
 MAX_REPEATED = 0.003  # of all lines
-MAX_VAGUE = 0.002  # of all bound names; see names.py
+MAX_VAGUE = 0.001  # of all bound names; see names.py
 RUN_LENGTH = 6  # lines; shorter runs of equal lines are chance
 # Where names of algorithms may be listed: where they are defined, and what other trainers call them.
 KNOW_ALGORITHMS = ("algorithms/", "doctor/names/")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, of_shape, peak, sampling, update
+from steadyrl.backends.torch.footprint import BF16, Setup, Shape, Work, peak, resident_of, sampling_peak, update_peak
 from steadyrl.core.protocols import Update
 
 PAGE = Path(__file__).parent.parent / "docs" / "scaling.md"
@@ -27,18 +27,20 @@ MODELS = {
 WORK = Work(tokens=8192, attended=8192, chosen=6144, rows=64, length=1024)
 RANK = 16
 WAYS = {
-    "all weights, fp32": Way(products=BF16, checkpointing=True),
-    "all weights, fp32, reference": Way(products=BF16, checkpointing=True, reference=True),
-    "all weights, fp32, reference, offload": Way(products=BF16, checkpointing=True, offload=True, reference=True),
-    "all weights, fp32, 8-bit optimizer": Way(products=BF16, checkpointing=True, optimizer_bits=8),
-    "all weights, bf16": Way(bf16=True, products=BF16, checkpointing=True),
-    "all weights, bf16, 8-bit optimizer": Way(bf16=True, products=BF16, checkpointing=True, optimizer_bits=8),
-    "LoRA, fp32 base": Way(lora=True, reference=True, products=BF16, checkpointing=True),
-    "LoRA, bf16 base": Way(lora=True, reference=True, bf16=True, products=BF16, checkpointing=True),
-    "LoRA, 4-bit base": Way(lora=True, reference=True, bf16=True, quantized=True, products=BF16, checkpointing=True),
-    "all weights, bf16, 2 ranks": Way(bf16=True, products=BF16, checkpointing=True, ranks=2),
-    "all weights, bf16, 8 ranks": Way(bf16=True, products=BF16, checkpointing=True, ranks=8),
-    "all weights, bf16, 8 ranks, reference": Way(bf16=True, products=BF16, checkpointing=True, ranks=8, reference=True),
+    "all weights, fp32": Setup(products=BF16, checkpointing=True),
+    "all weights, fp32, reference": Setup(products=BF16, checkpointing=True, reference=True),
+    "all weights, fp32, reference, offload": Setup(products=BF16, checkpointing=True, offload=True, reference=True),
+    "all weights, fp32, 8-bit optimizer": Setup(products=BF16, checkpointing=True, optimizer_bits=8),
+    "all weights, bf16": Setup(bf16=True, products=BF16, checkpointing=True),
+    "all weights, bf16, 8-bit optimizer": Setup(bf16=True, products=BF16, checkpointing=True, optimizer_bits=8),
+    "LoRA, fp32 base": Setup(lora=True, reference=True, products=BF16, checkpointing=True),
+    "LoRA, bf16 base": Setup(lora=True, reference=True, bf16=True, products=BF16, checkpointing=True),
+    "LoRA, 4-bit base": Setup(lora=True, reference=True, bf16=True, quantized=True, products=BF16, checkpointing=True),
+    "all weights, bf16, 2 ranks": Setup(bf16=True, products=BF16, checkpointing=True, ranks=2),
+    "all weights, bf16, 8 ranks": Setup(bf16=True, products=BF16, checkpointing=True, ranks=8),
+    "all weights, bf16, 8 ranks, reference": Setup(
+        bf16=True, products=BF16, checkpointing=True, ranks=8, reference=True
+    ),
 }
 DEVICES = (24, 80, 141)  # GB
 USABLE = 0.9  # of a device: the rest is CUDA's own, and what its allocator cannot use
@@ -52,22 +54,22 @@ SMALL = {
 }
 PLAIN, REFERENCE, ADAPTER = "algorithm.args.kl_coef=0", "algorithm.args.kl_coef=0.05", f"model.lora_rank={RANK}"
 MEASURED = {
-    "all weights": ((PLAIN,), Way(device="cpu")),
-    "all weights, reference": ((REFERENCE,), Way(device="cpu", reference=True)),
+    "all weights": ((PLAIN,), Setup(device="cpu")),
+    "all weights, reference": ((REFERENCE,), Setup(device="cpu", reference=True)),
     "all weights, gradient checkpointing": (
-        (PLAIN, "backend.args.gradient_checkpointing=true"), Way(device="cpu", checkpointing=True),
+        (PLAIN, "backend.args.gradient_checkpointing=true"), Setup(device="cpu", checkpointing=True),
     ),
-    "all weights, bf16": ((PLAIN, "backend.args.weights=bf16"), Way(device="cpu", bf16=True, products=BF16)),
-    "all weights, products in bf16": ((PLAIN, "backend.precision=bf16"), Way(device="cpu", products=BF16)),
-    "all weights, 8-bit optimizer": ((PLAIN, "backend.args.optimizer_bits=8"), Way(device="cpu", optimizer_bits=8)),
-    "LoRA": ((REFERENCE, ADAPTER), Way(device="cpu", lora=True, reference=True)),
+    "all weights, bf16": ((PLAIN, "backend.args.weights=bf16"), Setup(device="cpu", bf16=True, products=BF16)),
+    "all weights, products in bf16": ((PLAIN, "backend.precision=bf16"), Setup(device="cpu", products=BF16)),
+    "all weights, 8-bit optimizer": ((PLAIN, "backend.args.optimizer_bits=8"), Setup(device="cpu", optimizer_bits=8)),
+    "LoRA": ((REFERENCE, ADAPTER), Setup(device="cpu", lora=True, reference=True)),
     "LoRA, bf16 base": (
         (REFERENCE, ADAPTER, "backend.args.weights=bf16"),
-        Way(device="cpu", lora=True, reference=True, bf16=True, products=BF16),
+        Setup(device="cpu", lora=True, reference=True, bf16=True, products=BF16),
     ),
     "LoRA, 4-bit base": (
         (REFERENCE, ADAPTER, "backend.args.quantize=nf4"),
-        Way(device="cpu", lora=True, reference=True, quantized=True),
+        Setup(device="cpu", lora=True, reference=True, quantized=True),
     ),
 }  # fmt: skip
 HEAD = 64
@@ -80,10 +82,10 @@ def table() -> str:
         "|---|---|--:|--:|--:|" + "---|" * len(DEVICES),
     ]
     for model, shape in MODELS.items():
-        for name, way in WAYS.items():
-            parts = (sum(of_shape(shape, way, RANK).values()), update(shape, way, WORK, RANK))
-            sizes = [f"{size / GB:.1f}" for size in (*parts, sampling(shape, way, WORK, RANK))]
-            fits = ["yes" if peak(shape, way, WORK, RANK) <= USABLE * size * GB else "no" for size in DEVICES]
+        for name, setup in WAYS.items():
+            parts = (sum(resident_of(shape, setup, RANK).values()), update_peak(shape, setup, WORK, RANK))
+            sizes = [f"{size / GB:.1f}" for size in (*parts, sampling_peak(shape, setup, WORK, RANK))]
+            fits = ["yes" if peak(shape, setup, WORK, RANK) <= USABLE * size * GB else "no" for size in DEVICES]
             lines.append(f"| {' | '.join((model, name, *sizes, *fits))} |")
     return "\n".join(lines) + "\n"
 
@@ -104,11 +106,11 @@ def measure(names: list[str]) -> None:
                 continue
             folder = Path(root) / model
             make(folder, shape)
-            for name, (overrides, way) in MEASURED.items():
+            for name, (overrides, setup) in MEASURED.items():
                 if names[1:] and name not in names[1:]:
                     continue
                 work, found = work_of(*asked), measured(folder, overrides, asked)
-                expected = update(shape, way, work, RANK), sampling(shape, way, work, RANK)
+                expected = update_peak(shape, setup, work, RANK), sampling_peak(shape, setup, work, RANK)
                 sizes = (expected[0], found["update"], expected[1], found["sampling"])
                 share = max(found.values()) / max(expected)
                 print(

@@ -15,7 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "steadyrl"
 SAY_NOTHING = frozenset(
-    "found known told held kept said one seen made given asked taken there other others both each whole rest".split()
+    """
+    found known told held kept said one seen made given asked taken there other others both each whole rest
+    own several what why drawn shown wanted every more most at of since places parts
+    """.split()
 )
 
 

@@ -89,7 +89,7 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
     require_digest(weights, weights.with_name(f"{weights.name}.sha256").read_text().split()[0])
     start = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
     model = PeftModel.from_pretrained(start, adapter).merge_and_unload().eval()
-    check_probe(adapter, *probe.of(model))
+    check_probe(adapter, *probe.measure_of(model))
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
     shutil.copyfile(adapter / "probe.json", folder / "probe.json")

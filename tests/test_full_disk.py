@@ -15,7 +15,7 @@ from steadyrl.loop.checkpoint import State
 from steadyrl.loop.launch import run
 from steadyrl.loop.preflight.trial import begin_trial
 from steadyrl.loop.preflight.trial_updates import make_trial_updates
-from steadyrl.loop.record import outcome
+from steadyrl.loop.record import recording_end
 from tests.file_limit import files_end_after
 
 
@@ -84,5 +84,5 @@ def test_an_output_file_that_may_not_grow_is_one_line(tmp_path):
 def test_an_interrupt_on_a_full_disk_is_an_interrupt(tmp_path):
     directory = RunDir(tmp_path)
     write_json(directory.info_file, {"status": "running"})
-    with files_end_after(5), pytest.raises(KeyboardInterrupt), outcome(directory):
+    with files_end_after(5), pytest.raises(KeyboardInterrupt), recording_end(directory):
         raise KeyboardInterrupt

@@ -42,7 +42,7 @@ def entering(place: Place) -> Iterator[Row]:
     """Sample completions of very different lengths batch after batch, and with prompts that enter free rows."""
     model, rows, prompts, tokens = ENTERING[place.device]
     backend = continuous.opened(str(model_folder(model) / "own"), rows, place.device)
-    ends = tuple(range(0, backend.parts.head.out_features, tokens // 4))  # a fourth of the longest, on average
+    ends = tuple(range(0, backend.split.head.out_features, tokens // 4))  # a fourth of the longest, on average
     completions, rates = continuous.measured(backend, prompts, rows, 2, ends, Sampling(max_new_tokens=tokens))
     equal = sum(np.array_equal(one.ids, other.ids) for one, other in zip(*completions, strict=True))
     what = f"{model}: {prompts} prompts, {rows} rows at a time"

@@ -20,7 +20,7 @@ from part import ROOT, Place, Row, environment, skipped
 from peers.environments import DEFAULT_FOLDER, interpreter
 from workloads import Workload, workload
 
-from steadyrl.backends.torch.footprint import BF16, Shape, Way, Work, micro_batch_tokens, peak
+from steadyrl.backends.torch.footprint import BF16, Setup, Shape, Work, micro_batch_tokens, peak
 
 # An adapter on a large model whose weights are kept in bfloat16, and vLLM in the trainer's process.
 ADAPTER = {"cuda": ("7b", 2), "cpu": ("7m:2x2x8", 1)}
@@ -121,14 +121,14 @@ def _beside_formula(place: Place, work: Workload, result: Mapping[str, Any]) -> 
     what = f"{work.name}, steadyrl: peak memory over the formula's"
     if place.small:
         return skipped(what, "on a CPU it is measured by: python scripts/memory.py measure")
-    shape = Shape.of(json.loads((Path(work.folder) / "config.json").read_text(encoding="utf-8")))
+    shape = Shape.of_config(json.loads((Path(work.folder) / "config.json").read_text(encoding="utf-8")))
     prompt = max(prompt_lengths(work))
     length = prompt + work.new_tokens
-    way = Way(reference=True, products=BF16, device=place.device)
-    tokens = micro_batch_tokens(shape, way, torch.cuda.get_device_properties(0).total_memory)
+    setup = Setup(reference=True, products=BF16, device=place.device)
+    tokens = micro_batch_tokens(shape, setup, torch.cuda.get_device_properties(0).total_memory)
     rows = min(work.samples, max(1, tokens // length))
     prompts = -(-rows // work.group)
     alone = prompts * prompt + rows * work.new_tokens
     doing = Work(alone, prompts * prompt + rows * length, rows * work.new_tokens, work.samples, length)
-    ratio = result["peak_memory_mib"] * 2**20 / peak(shape, way, doing)
+    ratio = result["peak_memory_mib"] * 2**20 / peak(shape, setup, doing)
     return Row(what, ratio, "times", "0.5 to 1.1", 0.5 <= ratio <= 1.1)

@@ -92,7 +92,7 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
 
     Source: Shao et al., "DeepSeekMath" (arXiv 2402.03300), outcome supervision, section 4.1.2.
     """
-    rewards, mask = batch.rewards, batch.completion_mask
+    rewards, mask = batch.rewards, batch.completion_mask  # [B], [B, T]
     if settings.overlong_buffer:
         rewards = rewards + advantages.overlong_penalty(
             mask.sum(axis=1), settings.length_limit, settings.overlong_buffer
@@ -100,15 +100,15 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
     scale = SCALES[settings.scale]
     if settings.credit == "turn":
         token_rewards = advantages.at_turn_ends(rewards, batch.turn_rewards, mask)  # [B, T]
-        spread = advantages.turn_advantages(token_rewards, batch.groups, mask, settings.gamma, scale)
+        token_advantages = advantages.turn_advantages(token_rewards, batch.groups, mask, settings.gamma, scale)
     else:
         scaled = scale(advantages.group_baseline(rewards, batch.groups), batch.groups)  # [B]
-        spread = advantages.at_every_token(scaled, mask)
+        token_advantages = advantages.at_every_token(scaled, mask)
     return replace(
         batch,
-        advantages=spread,
+        advantages=token_advantages,
         weights=None if settings.mean == "token" else WEIGHTS[settings.mean](mask, settings.length_limit),
-        measured={**batch.measured, "advantages_raw": spread},
+        measured={**batch.measured, "advantages_raw": token_advantages},
     )
 
 
@@ -117,14 +117,14 @@ def _loss(
 ) -> tuple[Array, dict[str, Array]]:
     mask = arrays["mask"]
     weights = arrays.get("weights", mask)
-    log_ratio = RATIOS[settings.ratio](xp, new.logprobs, arrays["old_logprobs"], mask)
+    log_ratio = RATIOS[settings.ratio](xp, new.logprobs, arrays["old_logprobs"], mask)  # [B, T]
     policy, clipped = SURROGATES[settings.surrogate](
         xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high
     )
-    per_token = policy
+    per_token = policy  # [B, T]
     sums = losses.policy_sums(xp, policy, clipped, new.logprobs, arrays)
     if settings.kl_coef:
-        penalty = KL_FORMS[settings.kl_form](xp, new.logprobs, arrays)
+        penalty = KL_FORMS[settings.kl_form](xp, new.logprobs, arrays)  # [B, T]
         per_token = per_token + settings.kl_coef * penalty
         sums["loss/kl"] = (penalty * weights).sum()
     return losses.reduce(xp, per_token, weights, count), sums

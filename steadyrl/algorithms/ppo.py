@@ -89,16 +89,16 @@ def _prepare(batch: Batch, numbers: Numbers, settings: Settings) -> Batch:
     assert old is not None and old.values is not None, "score the batch first, values included"
     by_turn = settings.credit == "turn"
     estimate = turn_gae if by_turn else gae
-    paid = at_turn_ends(batch.rewards, batch.turn_rewards if by_turn else None, mask)  # [B, T]
-    nothing = np.zeros(len(mask))
-    token_rewards = paid + penalised_rewards(nothing, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)
+    earned = at_turn_ends(batch.rewards, batch.turn_rewards if by_turn else None, mask)  # [B, T]
+    no_rewards = np.zeros(len(mask))  # [B]: what remains are the penalties
+    token_rewards = earned + penalised_rewards(no_rewards, old.logprobs, old.ref_logprobs, numbers["kl_coef"], mask)
     if settings.whiten_rewards:
         token_rewards = scale_to_unit_std(token_rewards, mask)
-    level = numbers.get("value_level")
+    level = numbers.get("value_level")  # None in the first step of a run
     if level is None:
-        _, outcomes = estimate(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
-        level = float(outcomes[mask].mean()) if settings.value_start == "mean_return" else 0.0
-    values = old.values + level
+        _, mc_returns = estimate(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
+        level = float(mc_returns[mask].mean()) if settings.value_start == "mean_return" else 0.0
+    values = old.values + level  # [B, T]; the head learns differences from the level
     advantages, returns = estimate(token_rewards, values, mask, settings.gamma, settings.lam)
     return replace(
         batch,
@@ -113,7 +113,7 @@ def _loss(
     xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
 ) -> tuple[Array, dict[str, Array]]:
     mask = arrays["mask"]
-    log_ratio = losses.token_log_ratio(xp, new.logprobs, arrays["old_logprobs"], mask)
+    log_ratio = losses.token_log_ratio(xp, new.logprobs, arrays["old_logprobs"], mask)  # [B, T]
     policy, clipped = losses.clipped_policy(xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high)
     value, value_clipped = losses.clipped_value(
         xp, new.values + arrays.get("value_level", 0.0), arrays["old_values"], arrays["returns"], settings.clip_value

@@ -46,6 +46,6 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
     assert old is not None, "score the batch first"
     token_rewards = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, settings.kl_coef, mask)
     # With values of 0 and lambda 1 the advantage is the discounted sum of what is still to come.
-    raw, _ = gae(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)
+    raw, _ = gae(token_rewards, np.zeros(mask.shape), mask, settings.gamma, 1.0)  # [B, T]
     measured = {**batch.measured, "advantages_raw": raw, "kept": mask}
     return replace(batch, advantages=whiten(raw, batch.trained_mask), measured=measured)

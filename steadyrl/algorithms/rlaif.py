@@ -68,7 +68,7 @@ def build(settings: Settings) -> Algorithm:
 def _prepare(batch: Batch, settings: Settings) -> Batch:
     """Give every token of a kept rollout its reward less the baseline, and the others 0."""
     rewards, groups = batch.rewards, batch.groups
-    kept_mask = np.ones(len(rewards), bool)
+    kept_mask = np.ones(len(rewards), bool)  # [B]
     if settings.keep in ("best", "top_k"):
         kept_mask = advantages.best_of_group(rewards, groups, 1 if settings.keep == "best" else settings.top_k)
     if settings.reward_threshold is not None:
@@ -78,21 +78,22 @@ def _prepare(batch: Batch, settings: Settings) -> Batch:
         "kept": lambda: advantages.above_mean_of_kept(rewards, groups, kept_mask),
         "none": lambda: rewards,
     }[settings.baseline]()
-    spread = advantages.at_every_token(np.where(kept_mask, rollout_advantages, 0.0), batch.completion_mask)
-    measured = {"advantages_raw": spread, "kept": advantages.at_every_token(kept_mask, batch.completion_mask)}
-    return replace(batch, advantages=spread, measured={**batch.measured, **measured})
+    token_advantages = advantages.at_every_token(np.where(kept_mask, rollout_advantages, 0.0), batch.completion_mask)
+    token_kept_mask = advantages.at_every_token(kept_mask, batch.completion_mask)
+    measured = {"advantages_raw": token_advantages, "kept": token_kept_mask}
+    return replace(batch, advantages=token_advantages, measured={**batch.measured, **measured})
 
 
 def _loss(
     xp: Any, new: TokenScores, arrays: Mapping[str, Array], count: float, settings: Settings
 ) -> tuple[Array, dict[str, Array]]:
     mask, old = arrays["mask"], arrays["old_logprobs"]
-    log_ratio = losses.token_log_ratio(xp, new.logprobs, old, mask)
+    log_ratio = losses.token_log_ratio(xp, new.logprobs, old, mask)  # [B, T]
     # In a step's first update the ratio is 1, and this is the plain policy gradient. The clip limits later updates.
     policy, clipped = losses.clipped_policy(xp, log_ratio, arrays["advantages"], settings.clip_low, settings.clip_high)
     sums = losses.policy_sums(xp, policy, clipped, new.logprobs, arrays)
     if not settings.kl_coef:
         return losses.reduce(xp, policy, mask, count), sums
-    penalty = kl.weighted_k3(xp, new.logprobs, arrays["ref_logprobs"], old)
+    penalty = kl.weighted_k3(xp, new.logprobs, arrays["ref_logprobs"], old)  # [B, T]
     sums["loss/kl"] = (penalty * mask).sum()
     return losses.reduce(xp, policy + settings.kl_coef * penalty, mask, count), sums

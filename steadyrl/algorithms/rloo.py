@@ -45,5 +45,5 @@ def prepare(batch: Batch, kl_coef: float) -> Batch:
     old, mask = batch.old, batch.completion_mask
     assert old is not None, "score the batch first"
     returns = penalised_rewards(batch.rewards, old.logprobs, old.ref_logprobs, kl_coef, mask).sum(axis=1)  # [B]
-    spread = at_every_token(leave_one_out(returns, batch.groups), mask)
-    return replace(batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread})
+    token_advantages = at_every_token(leave_one_out(returns, batch.groups), mask)  # [B, T]
+    return replace(batch, advantages=token_advantages, measured={**batch.measured, "advantages_raw": token_advantages})

@@ -33,9 +33,7 @@ def build(settings: Settings) -> Algorithm:
 
 
 def _prepare(batch: Batch, temperature: float) -> Batch:
-    """Give every token of a rollout its weight, see ``advantages.exponential_weights``."""
-    weights = exponential_weights(batch.rewards, batch.groups, temperature)
-    spread = at_every_token(weights, batch.completion_mask)
-    return replace(
-        batch, advantages=spread, measured={**batch.measured, "advantages_raw": spread, "kept": batch.completion_mask}
-    )
+    weights = exponential_weights(batch.rewards, batch.groups, temperature)  # [B], with the mean 1 in each group
+    token_weights = at_every_token(weights, batch.completion_mask)
+    measured = {**batch.measured, "advantages_raw": token_weights, "kept": batch.completion_mask}
+    return replace(batch, advantages=token_weights, measured=measured)

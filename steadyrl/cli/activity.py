@@ -27,10 +27,10 @@ class Activity:
 
     def __init__(self, say: Callable[[str], None], live: bool) -> None:
         self._say, self._live = say, live
-        self._text, self._began = "", 0.0
+        self._text, self._start = "", 0.0
         self._spinner = Spinner("dots")
-        self._counts: dict[str, tuple[int, int]] = {}  # by what is counted: how many are done, and of how many
-        self._counted: dict[str, float] = {}  # by what is counted: when a plain line said how far, or the count began
+        self._counts: dict[str, tuple[int, int]] = {}  # by unit, such as "steps": how many are done, and of how many
+        self._line_times: dict[str, float] = {}  # by unit: when a plain line said how far, or the count began
         self._timer: threading.Timer | None = None
 
     def phase(self, text: str) -> None:
@@ -49,19 +49,19 @@ class Activity:
         self._begin(text)
 
     def _begin(self, text: str) -> None:
-        self._text, self._began = text, time.monotonic()
+        self._text, self._start = text, time.monotonic()
 
-    def count(self, what: str, done: int, total: int) -> None:
-        """Show how many of a kind are done, until all are or something else begins."""
+    def count(self, unit: str, done: int, total: int) -> None:
+        """Show how many of a unit are done, until all are or something else begins."""
         if done >= total:
-            self._counts.pop(what, None)
-            self._counted.pop(what, None)
+            self._counts.pop(unit, None)
+            self._line_times.pop(unit, None)
             return
-        self._counts[what] = done, total
+        self._counts[unit] = done, total
         now = time.monotonic()
-        if not self._live and now - self._counted.setdefault(what, now) >= _COUNT_EVERY_S:
-            self._counted[what] = now
-            self._say(f"    {what}: {done} of {total}")
+        if not self._live and now - self._line_times.setdefault(unit, now) >= _COUNT_EVERY_S:
+            self._line_times[unit] = now
+            self._say(f"    {unit}: {done} of {total}")
 
     def end(self) -> None:
         """Forget the phase and its counts."""
@@ -69,19 +69,19 @@ class Activity:
             self._timer.cancel()
         self._timer, self._text = None, ""
         self._counts.clear()
-        self._counted.clear()
+        self._line_times.clear()
 
     def rows(self) -> list[RenderableType]:
         """Return what a terminal shows of it."""
         rows: list[RenderableType] = []
         if self._text:
-            seconds = int(time.monotonic() - self._began)
+            seconds = int(time.monotonic() - self._start)
             duration = f", {seconds} s" if seconds >= PATIENCE_S else ""
             self._spinner.update(text=Text(printable(self._text + duration), overflow="ellipsis", no_wrap=True))
             rows.append(self._spinner)
         table = Table.grid(padding=(0, 2))
-        for what, (done, total) in list(self._counts.items()):  # another thread may count meanwhile
-            table.add_row(printable(what), ProgressBar(total=total, completed=done, width=32), f"{done} of {total}")
+        for unit, (done, total) in list(self._counts.items()):  # another thread may count meanwhile
+            table.add_row(printable(unit), ProgressBar(total=total, completed=done, width=32), f"{done} of {total}")
         if table.row_count:
             rows.append(table)
         return rows

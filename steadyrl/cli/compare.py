@@ -55,10 +55,10 @@ def compare_command(
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""
     if margin is not None and not 0 < margin < math.inf:
         raise ConfigError(f"--margin is {margin:g}; expected a finite number above 0, in units of the metric")
-    if more := [word for word in overrides or () if "=" not in word]:
+    if extra_models := [word for word in overrides or () if "=" not in word]:
         raise ConfigError(
-            f"got a third model, '{more[0]}'; expected two, A and B. `steadyrl report RUN RUN RUN` draws the curves of "
-            "more runs together, and `steadyrl web` compares the marked ones"
+            f"got a third model, '{extra_models[0]}'; expected two, A and B. `steadyrl report RUN RUN RUN` draws the "
+            "curves of more runs together, and `steadyrl web` compares the marked ones"
         )
     source = task or _run_of(second) or _run_of(first)
     if source is None:
@@ -88,7 +88,6 @@ def compare_command(
 
 
 def _run_of(subject: str) -> Path | None:
-    """Return the run directory that a subject names, or None if it names none."""
-    before, _, step = subject.rpartition("@")
-    paths = [Path(name) for name in (subject, before if step.isdecimal() else "") if name]
+    run_path, _, step = subject.rpartition("@")
+    paths = [Path(name) for name in (subject, run_path if step.isdecimal() else "") if name]
     return next((run.path for path in paths if (run := RunDir.find(path))), None)

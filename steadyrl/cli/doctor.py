@@ -61,25 +61,25 @@ def doctor_command(
 
         settings = read_settings(config)
     names = _names(name or ())
-    sets: list[list[Diagnosis]] = []  # the runs of each path
+    by_path: list[list[Diagnosis]] = []  # the runs of each path
     unreadable: dict[str, str] = {}
     for path in paths:
         try:
             with following():
-                examined, refused = diagnose_all(path, settings, names)
+                diagnosed, refused = diagnose_all(path, settings, names)
         except SteadyError as error:  # the other paths are examined all the same
-            examined, refused = [], {str(path): str(error)}
-        sets.append(examined)
-        unreadable |= {name: " ".join(why.split()) for name, why in refused.items()}
-    diagnoses = [diagnosis for examined in sets for diagnosis in examined]
+            diagnosed, refused = [], {str(path): str(error)}
+        by_path.append(diagnosed)
+        unreadable |= {name: " ".join(reason.split()) for name, reason in refused.items()}
+    diagnoses = [diagnosis for diagnosed in by_path for diagnosis in diagnosed]
     if diagnoses:
         require_named(names, [diagnosis.run for diagnosis in diagnoses])
-    of_paths = [[diagnosis.run for diagnosis in examined] for examined in sets if examined]
+    runs_by_path = [[diagnosis.run for diagnosis in diagnosed] for diagnosed in by_path if diagnosed]
     difference: list[str] = []  # why two runs, or the runs of two paths, differ, a sentence each
-    if len(of_paths) == 2 and len(of_paths[0]) == len(of_paths[1]) and all(map(is_same, *of_paths)):
+    if len(runs_by_path) == 2 and len(runs_by_path[0]) == len(runs_by_path[1]) and all(map(is_same, *runs_by_path)):
         difference = ["nothing: both are the same log, or copies of it; name two runs to compare them"]
-    elif len(of_paths) == 2 and min(map(len, of_paths)) > 1:
-        difference = seeds.sentences(*of_paths)
+    elif len(runs_by_path) == 2 and min(map(len, runs_by_path)) > 1:
+        difference = seeds.sentences(*runs_by_path)
     elif len(diagnoses) == 2:
         difference = sentences(differ(*(diagnosis.run for diagnosis in diagnoses)))
     _print(diagnoses, difference, unreadable, as_json, full)
@@ -93,9 +93,9 @@ def doctor_command(
     raise typer.Exit(SICK if "sick" in verdicts else TOO_LITTLE if "too little to judge" in verdicts else HEALTHY)
 
 
-def _names(given: Sequence[str]) -> dict[str, str]:
+def _names(assignments: Sequence[str]) -> dict[str, str]:
     names = {}
-    for text in given:
+    for text in assignments:
         yours, equals, ours = text.rpartition("=")
         if not (yours and equals and ours):
             raise ConfigError(f"--name is '{text:.80}'; expected YOURS=OURS, as in policy_divergence=kl")
@@ -120,9 +120,7 @@ def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Map
                 "minor": list(diagnosis.minor),
                 "judgement": asdict(diagnosis.judgement) if diagnosis.judgement else None,
                 "healthy": diagnosis.healthy,
-                "findings": [
-                    {**as_finding(placed.finding), "depth": placed.depth} for placed in tree(diagnosis.findings)
-                ],
+                "findings": [{**as_finding(node.finding), "depth": node.depth} for node in tree(diagnosis.findings)],
                 "could_not_tell": [
                     {"check": unknown.check, "why": unknown.message, "would_tell": list(unknown.would_tell)}
                     for unknown in diagnosis.unknown
@@ -140,7 +138,6 @@ def as_record(diagnoses: list[Diagnosis], difference: list[str], unreadable: Map
 def _print(
     diagnoses: list[Diagnosis], difference: list[str], unreadable: Mapping[str, str], as_json: bool, full: bool
 ) -> None:
-    """Print the diagnoses; a reader that has seen enough, such as head, changes nothing of what was found."""
     # A log's names may hold what the terminal's encoding has not.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -156,5 +153,6 @@ def _print(
                 show_difference(console, difference)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more when it ends, and would fail then.
+        # A reader that has seen enough, such as head, changes nothing of the verdict. Python flushes once more when it
+        # ends, and would fail then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

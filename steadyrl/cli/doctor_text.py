@@ -34,24 +34,24 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
         _line(console, f"{diagnosis.run.left_out}; {hint}", 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
     if diagnosis.judgement:
-        gaps = {} if diagnosis.judgement.supervised else {"not known": "; ".join(diagnosis.missing)}
-        for heading, text in {**diagnosis.judgement.reasons, **gaps}.items():
+        unknown = {} if diagnosis.judgement.supervised else {"not known": "; ".join(diagnosis.missing)}
+        for heading, text in {**diagnosis.judgement.reasons, **unknown}.items():
             _line(console, f"{heading}: {text}", 2)
     if not full:
-        _short(console, diagnosis)
+        _show_short(console, diagnosis)
         return
-    shown: set[str] = set()
-    for placed in tree(diagnosis.findings):
-        _finding(console, diagnosis, placed, shown)
+    plotted: set[str] = set()
+    for node in tree(diagnosis.findings):
+        _show_finding(console, diagnosis, node, plotted)
     if diagnosis.unknown:
         console.print()
         _line(console, "could not tell:", style="bold")
-        for text in _gaps(diagnosis.unknown):
+        for text in _unknown_lines(diagnosis.unknown):
             _line(console, text, 2)
     console.print()
 
 
-def _short(console: Console, diagnosis: Diagnosis) -> None:
+def _show_short(console: Console, diagnosis: Diagnosis) -> None:
     """Print the leading cause with its evidence and what to change; the others by name."""
     harmful = [finding for finding in diagnosis.findings if finding.harms]
     if harmful:
@@ -65,13 +65,13 @@ def _short(console: Console, diagnosis: Diagnosis) -> None:
         for text in diagnosis.run.changes(lead):
             _line(console, f"change: {text}", 2)
         # A check may find several things, of which its name is said once.
-        more_findings = [finding for finding in diagnosis.findings if finding.check != lead.check]
-        caused = list(dict.fromkeys(finding.check for finding in more_findings if finding.follows))
-        alone = list(dict.fromkeys(finding.check for finding in more_findings if finding.harms and not finding.follows))
-        for word, names in (("caused by it, or by what it causes", caused), ("also found", alone)):
+        further = [finding for finding in diagnosis.findings if finding.check != lead.check]
+        caused = list(dict.fromkeys(finding.check for finding in further if finding.follows))
+        independent = list(dict.fromkeys(finding.check for finding in further if finding.harms and not finding.follows))
+        for word, names in (("caused by it, or by what it causes", caused), ("also found", independent)):
             if names:
-                more = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
-                _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{more}", 2)
+                surplus = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
+                _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{surplus}", 2)
     notable = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
     for finding in notable[:MOST_OTHERS]:
         _line(console, f"worth knowing: {finding.check} ({finding.cause.replace('_', ' ')}): {finding.message}", 2)
@@ -102,60 +102,60 @@ def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     return summary + (minor if diagnosis.minor else "")
 
 
-def _finding(console: Console, diagnosis: Diagnosis, placed: Placed, shown: set[str]) -> None:
-    finding, left = placed.finding, INDENT * placed.depth
+def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, plotted: set[str]) -> None:
+    finding, indent = node.finding, INDENT * node.depth
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", _style(finding.severity))
     title.append(_clean(_name(finding)), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
-    console.print(Padding(title, (0, 0, 0, left), expand=False))
-    left += 2
-    _line(console, finding.message, left)
+    console.print(Padding(title, (0, 0, 0, indent), expand=False))
+    indent += 2
+    _line(console, finding.message, indent)
     for text in finding.evidence:
         if text not in finding.message:
-            _line(console, f"- {text}", left)
-    _line(console, f"do: {finding.remedy}", left)
+            _line(console, f"- {text}", indent)
+    _line(console, f"do: {finding.remedy}", indent)
     if finding.overrides:
         # Not wrapped: it is there to be pasted.
-        console.print(Text(" " * left + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
+        console.print(Text(" " * indent + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
-        _line(console, f"source: {finding.source}", left, "dim")
+        _line(console, f"source: {finding.source}", indent, "dim")
     series = deciding_series(diagnosis.run, finding, BY_NAME)  # shown once for all findings of the same step
-    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
+    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in plotted:
         return
-    shown.add(f"{series.source} {finding.since_step}")
-    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), left)
+    plotted.add(f"{series.source} {finding.since_step}")
+    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), indent)
     for row in text_plot.draw(series, finding.since_step, console.encoding.lower().startswith("utf")):
-        console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, left), expand=False))
+        console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, indent), expand=False))
 
 
 def _name(finding: Finding) -> str:
     """Return a check with its cause and where the finding begins."""
-    since = "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
-    return f"{finding.check} ({finding.cause.replace('_', ' ')}), {since}"
+    onset = "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
+    return f"{finding.check} ({finding.cause.replace('_', ' ')}), {onset}"
 
 
-def _gaps(unknown: Sequence[Finding]) -> Iterator[str]:
+def _unknown_lines(unknown: Sequence[Finding]) -> Iterator[str]:
     """Yield a line per reason: the checks that it silences, and what would let them tell; what is not logged in one."""
-    absent: dict[str, list[str]] = {}
-    reasons: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for gap in unknown:
-        if gap.message.startswith(NOT_LOGGED):
-            absent.setdefault(gap.message.removeprefix(NOT_LOGGED), []).append(gap.check)
+    by_quantity: dict[str, list[str]] = {}
+    by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for finding in unknown:
+        if finding.message.startswith(NOT_LOGGED):
+            by_quantity.setdefault(finding.message.removeprefix(NOT_LOGGED), []).append(finding.check)
         else:
-            reasons.setdefault((gap.message, gap.would_tell), []).append(gap.check)
-    for (why, would_tell), checks in reasons.items():
+            by_reason.setdefault((finding.message, finding.would_tell), []).append(finding.check)
+    for (reason, would_tell), checks in by_reason.items():
         hint = f"; {', '.join(map(in_words, would_tell))} would tell" if would_tell else ""
-        yield f"{', '.join(checks)}: {why}{hint}"
-    if absent:
-        gaps = (f"{what} ({', '.join(checks)})" for what, checks in absent.items())
-        yield f"{NOT_LOGGED}{'; '.join(gaps)}"
+        yield f"{', '.join(checks)}: {reason}{hint}"
+    if by_quantity:
+        quantities = (f"{quantity} ({', '.join(checks)})" for quantity, checks in by_quantity.items())
+        yield f"{NOT_LOGGED}{'; '.join(quantities)}"
 
 
-def _line(console: Console, text: str, left: int = 0, style: str = "") -> None:
-    console.print(Padding(Text(_clean(text), style), (0, 0, 0, left), expand=False))
+def _line(console: Console, text: str, indent: int = 0, style: str = "") -> None:
+    console.print(Padding(Text(_clean(text), style), (0, 0, 0, indent), expand=False))
 
 
 def _clean(text: str) -> str:

@@ -38,10 +38,10 @@ def examples_command(
         close = difflib.get_close_matches(key, examples, n=1)
         hint = f"did you mean '{close[0]}'?" if close else "`steadyrl examples` lists them"
         raise ConfigError(f"there is no example '{name:.80}'; {hint}")
-    written = copy_example(examples[key], Path.cwd())
-    for path in written:
+    copied = copy_example(examples[key], Path.cwd())
+    for path in copied:
         print(printable(f"written: {path}"))
-    example_file, model = written[0], ""
+    example_file, model = copied[0], ""
     if example_file.suffix == ".ipynb":
         line = f"open it with: jupyter lab {example_file}"
     elif example_file.name == "config.toml":
@@ -102,20 +102,21 @@ def copy_example(path: Path, target: Path) -> list[Path]:
     """
     folder = examples_folder()
     sources = list(dict.fromkeys([path, *_needed(path, folder)]))
-    places = {source: target / _FOLDER / source.relative_to(folder) for source in sources}
-    for source, place in places.items():
-        if place.exists() and place.read_bytes() != source.read_bytes():
+    destinations = {source: target / _FOLDER / source.relative_to(folder) for source in sources}
+    for source, destination in destinations.items():
+        if destination.exists() and destination.read_bytes() != source.read_bytes():
             raise ConfigError(
-                f"'{place.relative_to(target)}' is there and differs; move it, or copy the example into another folder"
+                f"'{destination.relative_to(target)}' is there and differs; move it, or copy the example into another "
+                "folder"
             )
     try:
-        for source, place in places.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if place.resolve() != source.resolve():
-                shutil.copyfile(source, place)
+        for source, destination in destinations.items():
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            if destination.resolve() != source.resolve():
+                shutil.copyfile(source, destination)
     except OSError as error:
         raise not_written(Path(error.filename), error) from error
-    return [place.relative_to(target) for place in places.values()]
+    return [destination.relative_to(target) for destination in destinations.values()]
 
 
 def _needed(path: Path, folder: Path) -> Iterator[Path]:
@@ -126,8 +127,8 @@ def _needed(path: Path, folder: Path) -> Iterator[Path]:
         return
     for text in _texts(tomllib.loads(path.read_text(encoding="utf-8"))):
         if text.startswith(f"{_FOLDER}/"):
-            named = folder / text.removeprefix(f"{_FOLDER}/")
-            yield from sorted(file for file in named.rglob("*") if file.is_file()) if named.is_dir() else [named]
+            source = folder / text.removeprefix(f"{_FOLDER}/")
+            yield from sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -45,19 +45,19 @@ def export_command(
     The policies of several runs are joined into a single policy, as in WARP (arXiv:2406.16768).
     """
     if str(to) in {*TABLES, *plugins.BUILT_IN["tracker"]}:
-        policys = {"checkpoint": checkpoint, "merge": merge, "to-gguf": gguf, "push-to-hub": push_to_hub}
-        if ignored := ", ".join(f"--{name}" for name, value in policys.items() if value):
+        policy_options = {"checkpoint": checkpoint, "merge": merge, "to-gguf": gguf, "push-to-hub": push_to_hub}
+        if ignored := ", ".join(f"--{name}" for name, value in policy_options.items() if value):
             raise ConfigError(f"--to {to} writes metrics, and {ignored} says how to write a policy; leave it away")
         for run in runs:
             metrics_command(run, str(to))
         return
     from steadyrl.integrations.export.deliver import deliver
 
-    opened = [RunDir.open(run) for run in runs]
+    run_dirs = [RunDir.open(run) for run in runs]
     to_gguf = str(to) == "gguf"
     folder = None if to is None or to_gguf else Path(os.path.expanduser(to))
     with following() as activity:
-        exported, address = deliver(opened, folder, checkpoint, merge, gguf or to_gguf, push_to_hub, activity.phase)
+        exported, address = deliver(run_dirs, folder, checkpoint, merge, gguf or to_gguf, push_to_hub, activity.phase)
     print(printable(f"exported: {exported}"))
     if address:
         print(printable(f"uploaded: {address}"))

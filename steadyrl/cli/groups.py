@@ -23,10 +23,10 @@ class Group(TyperGroup):
         if name in names or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         close = difflib.get_close_matches(name, names, n=1)
-        called = ctx.command_path
+        group_path = ctx.command_path
         if not close and ctx.parent is None:
             from steadyrl.core.plugins import of_peers  # loads numpy
 
             close = [answer for answer in [of_peers("commands").get(name)] if answer]
-        hint = f"did you mean `{called} {close[0]}`?" if close else f"`{called} -h` lists all commands"
-        raise ConfigError(f"there is no command `{called} {name:.80}`; {hint}")
+        hint = f"did you mean `{group_path} {close[0]}`?" if close else f"`{group_path} -h` lists all commands"
+        raise ConfigError(f"there is no command `{group_path} {name:.80}`; {hint}")

@@ -49,9 +49,9 @@ def judge_command(
         )
     with following() as activity:
         task = plugins.open_task(settings.task.name, settings.task.args, settings.run.seed)
-        chosen = pick_heldout(plugins.problems_of(task, "train"), problems)
-        activity.begin(f"asking the judge about answers to {counted(len(chosen), 'problem')}, {repeats} times")
-        calibration = calibrate(judge, task, chosen, repeats)
+        selected = pick_heldout(plugins.problems_of(task, "train"), problems)
+        activity.begin(f"asking the judge about answers to {counted(len(selected), 'problem')}, {repeats} times")
+        calibration = calibrate(judge, task, selected, repeats)
     view, record = calibration_view(calibration), asdict(calibration)
     # First: what was paid for must not be lost with a report that cannot be written.
     if as_json:

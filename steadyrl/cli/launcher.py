@@ -14,7 +14,7 @@ LAUNCHER = typer.Option("--launcher", help="where runs are made: processes, ray,
 LAUNCHER_ARGS = typer.Option("--launcher-args", help="a setting of the launcher, as gpus=1; as many as you like")
 
 
-def chosen(name: str, args: Sequence[str], at_once: int, file: Launch | None = None) -> Launcher | None:
+def open_launcher(name: str, args: Sequence[str], at_once: int, file: Launch | None = None) -> Launcher | None:
     """Return what starts the runs, None for this process; the file's settings count for the launcher that it names.
 
     Raises:
@@ -23,9 +23,9 @@ def chosen(name: str, args: Sequence[str], at_once: int, file: Launch | None = N
     """
     require_posix("training")
     launch = file or Launch()
-    wanted = name or launch.name or ("processes" if at_once > 1 else "")
-    if not wanted:
-        if args:
-            raise ConfigError(f"--launcher-args {args[0]}: name the --launcher that it is for")
-        return None
-    return choose(wanted, launch.args if wanted == launch.name else {}, args, at_once)
+    name = name or launch.name or ("processes" if at_once > 1 else "")
+    if name:
+        return choose(name, launch.args if name == launch.name else {}, args, at_once)
+    if args:
+        raise ConfigError(f"--launcher-args {args[0]}: name the --launcher that it is for")
+    return None

@@ -31,10 +31,10 @@ _SIZE = re.compile("[1-9][0-9]{1,5}")  # columns or lines of a terminal in which
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE)  # what writing to standard output may fail with
 
 
-class Entry(NamedTuple):
+class Command(NamedTuple):
     """A command in the list of ``--help``: where it is, its heading, and what it does."""
 
-    place: str
+    target: str
     panel: str
     help: str
 
@@ -43,24 +43,24 @@ _START, _TRAIN, _LOOK, _USE = "Start", "Train", "Look at runs", "Use the policy"
 # The modules of all commands together take longer to load than most commands take to run, so the list says itself what
 # a command does, and a module is loaded for its own command alone.
 COMMANDS = {
-    "new": Entry("new:new_command", _START, "Write a config and a reward file for your own data."),
-    "examples": Entry("examples:examples_command", _START, "List the examples, or copy one of them here."),
-    "task": Entry("task:app", _START, "Check a task and its rewards before training."),
-    "judge": Entry("judge:judge_command", _START, "Measure an AI judge on known answers."),
-    "preflight": Entry("preflight:preflight_command", _START, "Try everything that a run needs on a few prompts."),
-    "train": Entry("run:train_command", _TRAIN, "Train a policy, evaluate it, and write the report."),
-    "tune": Entry("tune:tune_command", _TRAIN, "Find the learning rate of a config."),
-    "study": Entry("study:app", _TRAIN, "Run experiments with one changed setting each."),
-    "runs": Entry("runs:runs_command", _LOOK, "List runs: score before and after, verdict."),
-    "doctor": Entry("doctor:doctor_command", _LOOK, "Diagnose a run of any trainer from its log."),
-    "web": Entry("web:web_command", _LOOK, "Show runs in the browser, live."),
-    "report": Entry("report:report_command", _LOOK, "Write the report of a run, or of several runs."),
-    "metrics": Entry("metrics:metrics_command", _LOOK, "Write metrics as a table, or send them to a tracker."),
-    "forecast": Entry("forecast:forecast_command", _LOOK, "Forecast the last score of a run from the curve."),
-    "compare": Entry("compare:compare_command", _USE, "Compare two models on the same held-out problems."),
-    "sample": Entry("run:sample_command", _USE, "Ask the policy of a run."),
-    "export": Entry("export:export_command", _USE, "Write a policy as a Hugging Face model folder."),
-    "serve": Entry("export:serve_command", _USE, "Print the commands to serve an exported policy."),
+    "new": Command("new:new_command", _START, "Write a config and a reward file for your own data."),
+    "examples": Command("examples:examples_command", _START, "List the examples, or copy one of them here."),
+    "task": Command("task:app", _START, "Check a task and its rewards before training."),
+    "judge": Command("judge:judge_command", _START, "Measure an AI judge on known answers."),
+    "preflight": Command("preflight:preflight_command", _START, "Try everything that a run needs on a few prompts."),
+    "train": Command("run:train_command", _TRAIN, "Train a policy, evaluate it, and write the report."),
+    "tune": Command("tune:tune_command", _TRAIN, "Find the learning rate of a config."),
+    "study": Command("study:app", _TRAIN, "Run experiments with one changed setting each."),
+    "runs": Command("runs:runs_command", _LOOK, "List runs: score before and after, verdict."),
+    "doctor": Command("doctor:doctor_command", _LOOK, "Diagnose a run of any trainer from its log."),
+    "web": Command("web:web_command", _LOOK, "Show runs in the browser, live."),
+    "report": Command("report:report_command", _LOOK, "Write the report of a run, or of several runs."),
+    "metrics": Command("metrics:metrics_command", _LOOK, "Write metrics as a table, or send them to a tracker."),
+    "forecast": Command("forecast:forecast_command", _LOOK, "Forecast the last score of a run from the curve."),
+    "compare": Command("compare:compare_command", _USE, "Compare two models on the same held-out problems."),
+    "sample": Command("run:sample_command", _USE, "Ask the policy of a run."),
+    "export": Command("export:export_command", _USE, "Write a policy as a Hugging Face model folder."),
+    "serve": Command("export:serve_command", _USE, "Print the commands to serve an exported policy."),
 }
 
 
@@ -75,7 +75,7 @@ class Commands(Group):
         """Return a command, or None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].place.partition(":")
+        module, _, name = COMMANDS[cmd_name].target.partition(":")
         command = getattr(import_module(f"steadyrl.cli.{module}"), name)
         if not isinstance(command, typer.Typer):
             single_app = typer.Typer(add_completion=False)
@@ -87,19 +87,23 @@ class Commands(Group):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands without loading any."""
-        self._listed().format_help(ctx, formatter)
+        self._help_group().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return what may follow, without loading any command."""
-        return self._listed().shell_complete(ctx, incomplete)
+        return self._help_group().shell_complete(ctx, incomplete)
 
-    def _listed(self) -> TyperGroup:
-        entries: list[Any] = [
-            TyperCommand(name, callback=None, help=entry.help, rich_help_panel=entry.panel)
-            for name, entry in COMMANDS.items()
+    def _help_group(self) -> TyperGroup:
+        commands: list[Any] = [
+            TyperCommand(name, callback=None, help=command.help, rich_help_panel=command.panel)
+            for name, command in COMMANDS.items()
         ]
         return TyperGroup(
-            name=self.name, commands=entries, params=self.params, help=self.help, rich_markup_mode=self.rich_markup_mode
+            name=self.name,
+            commands=commands,
+            params=self.params,
+            help=self.help,
+            rich_markup_mode=self.rich_markup_mode,
         )
 
 
@@ -120,14 +124,14 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         print(f"steadyrl {steadyrl.__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def entry(
+def root_command(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -143,9 +147,9 @@ def main() -> None:
     for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):  # rich and typer take any number, and tables vanish in one of 0
         if not _SIZE.fullmatch(os.environ.get(name, "")):
             os.environ.pop(name, None)
-    shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(_Printable())
-    logging.basicConfig(level=logging.WARNING, handlers=[shown])
+    log_handler = logging.StreamHandler(sys.stderr)
+    log_handler.setFormatter(_Printable())
+    logging.basicConfig(level=logging.WARNING, handlers=[log_handler])
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a model wrote may hold characters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     code: str | int | None = 0
@@ -171,21 +175,20 @@ def main() -> None:
 
 
 def _leave_hanging_threads() -> None:
-    """End the process although threads of a reward or an environment hang; Python would wait for them without end."""
-    until = time.monotonic() + _THREADS_S
+    # Those of a reward or an environment: Python would wait for them without end.
+    deadline = time.monotonic() + _THREADS_S
     other_threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     for thread in other_threads:
         if not thread.daemon:
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 atexit._run_exitfuncs()  # temporary folders, browsers
                 os._exit(INTERRUPTED)
 
 
 def _require_folder() -> None:
-    """Refuse to work in a folder that was removed: no relative path means anything there."""
     try:
-        os.getcwd()
+        os.getcwd()  # in a folder that was removed no relative path means anything
     except FileNotFoundError as error:
         raise ConfigError("the current folder was removed; change to one that exists, and start again") from error
 

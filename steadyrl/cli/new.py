@@ -84,21 +84,21 @@ def new_command(
             raise DataError(f"'{source['path']}' has no row; expected one with a prompt in each line")
         columns = find_columns(source["path"], rows, prompt, answer)
         kind = kind_of_answers(row.get(columns[1]) for row in rows) if columns[1] else "free"
-        described = Data(source, *columns, kind)
-        settings = choose_settings(described, model)
-    write_text(folder / "config.toml", config_text(described, model, settings, folder))
+        dataset = Data(source, *columns, kind)
+        settings = choose_settings(dataset, model)
+    write_text(folder / "config.toml", config_text(dataset, model, settings, folder))
     template = environment(PackageLoader("steadyrl.cli"), str, autoescape=False).get_template("rewards.py.j2")
-    write_text(folder / "rewards.py", template.render(kind=described.kind, answer=json.dumps(described.answer)))
-    answers = {"number": "numbers", "text": "texts"}.get(described.kind)
-    right = f"right answers in '{described.answer}' ({answers})" if answers else "no right answers"
-    print(printable(f"data: {described.source['path']}, prompts in '{described.prompt}', {right}"))
+    write_text(folder / "rewards.py", template.render(kind=dataset.kind, answer=json.dumps(dataset.answer)))
+    answers = {"number": "numbers", "text": "texts"}.get(dataset.kind)
+    right = f"right answers in '{dataset.answer}' ({answers})" if answers else "no right answers"
+    print(printable(f"data: {dataset.source['path']}, prompts in '{dataset.prompt}', {right}"))
     if model == SHIPPED:
         print(
             f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
             "more; for other answers name a pretrained model: --model FOLDER or OWNER/NAME"
         )
     print(printable(f"written: {folder / 'config.toml'}, {folder / 'rewards.py'}"))
-    if described.kind == "free":
+    if dataset.kind == "free":
         print("say in rewards.py what a good answer is: the data do not tell")
     change = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     print(printable(f"next: {change}steadyrl task check config.toml && steadyrl train config.toml"))
@@ -141,8 +141,8 @@ def find_split(data: Path, config: str, split: str) -> tuple[dict[str, str], Seq
         raise DataError(re.sub(r"task\.args\.(config|split)( =)?", r"--\1", str(error))) from error
     if config and dataset.configuration != config:
         raise DataError(f"'{data}' has no configurations; leave --config {config} away")
-    named = {"path": data.as_posix(), "config": config, "split": split}
-    return {name: value for name, value in named.items() if value}, files
+    settings = {"path": data.as_posix(), "config": config, "split": split}
+    return {name: value for name, value in settings.items() if value}, files
 
 
 def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer: str) -> tuple[str, str]:
@@ -152,9 +152,9 @@ def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer:
         DataError: A column that is named is not there, or nothing tells which is the prompt.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
-    for wanted in filter(None, (prompt, answer)):
-        if wanted not in names:
-            raise DataError(f"'{path}' has no column '{wanted}'; its columns are {', '.join(names) or 'none'}")
+    for column in filter(None, (prompt, answer)):
+        if column not in names:
+            raise DataError(f"'{path}' has no column '{column}'; its columns are {', '.join(names) or 'none'}")
     texts = [name for name in names if all(isinstance(row.get(name), str | list) for row in rows)]
     prompt = prompt or next((name for name in PROMPTS if name in texts), "")
     if not prompt:
@@ -212,8 +212,8 @@ def _task_args(data: Data, source: Mapping[str, str]) -> dict[str, Any]:
 def config_text(data: Data, model: str, settings: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """Return the config. Its paths are those seen from its own folder, where it is run."""
     files = {name: Path(data.source[name]) for name in ("path", "heldout") if name in data.source}
-    near = {name: os.path.relpath(path, folder) for name, path in files.items() if not may_be_on_hub(path)}
-    args = _task_args(data, {**data.source, **near})
+    relative_paths = {name: os.path.relpath(path, folder) for name, path in files.items() if not may_be_on_hub(path)}
+    args = _task_args(data, {**data.source, **relative_paths})
     model = os.path.relpath(model, folder) if Path(model).is_dir() else model
     model = f"./{model}" if Path(folder, model).is_dir() and not model.startswith(".") else model
     rewards = {"number": ("correct", "number"), "text": ("correct", "near"), "free": ("on_topic",)}[data.kind]

@@ -26,7 +26,7 @@ from steadyrl.show.report.rows import describe_action
 _IN_A_LINE = ("reward/mean", "kl_ref_k1", "kl_ref_k1_seq", "entropy", "completion/length")
 _PLAIN_UNITS = ("", "share", "reward")  # are not shown
 _HEADING_WIDTH = 26  # two headings and two numbers fit into 80 columns
-MOST_PARTS = 4  # of the reward; a terminal has few rows
+MOST_COMPONENTS = 4  # of the reward; a terminal has few rows
 _PLAIN_EVERY_S = 5.0  # a log file needs no line a second
 
 
@@ -38,8 +38,8 @@ class Progress:
         self.target: float | None = None  # of the reward
         self.rewards: Sequence[str] = ()  # of the config, by name or import path
         self._console = Console(stderr=False)
-        self._first: tuple[int, float] | None = None
-        self._last_plain, self._stepped = 0.0, 0.0
+        self._start: tuple[int, float] | None = None
+        self._last_line_time, self._last_step_time = 0.0, 0.0
         self._gone = False
         self._record: Mapping[str, Any] | None = None
         self._holding: dict[str, str] = {}  # the raised findings that still hold, by check; the newest is last
@@ -81,9 +81,9 @@ class Progress:
         finding = change.finding
         if finding.severity == "info":
             return
-        since = "" if finding.since_step is None else f" since step {finding.since_step}"
+        onset = "" if finding.since_step is None else f" since step {finding.since_step}"
         message = finding.message if change.state == "raised" else "cleared"
-        line = f"step {change.step}: {finding.severity} {finding.check}{since}: {message}"
+        line = f"step {change.step}: {finding.severity} {finding.check}{onset}: {message}"
         self._say(f"doctor, {line}")
         self._holding.pop(finding.check, None)
         if change.state == "raised":
@@ -104,19 +104,21 @@ class Progress:
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's metrics."""
         now = time.monotonic()
-        self._first = self._first or (record["step"], now)
-        self._record, self._stepped = record, now
+        self._start = self._start or (record["step"], now)
+        self._record, self._last_step_time = record, now
         self._activity.end()
-        if not self._live and (now - self._last_plain >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
-            self._last_plain = now
-            parts = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
-            shown = [metric for metric in _shown(record) if metric.name in _IN_A_LINE]
-            for metric in reversed({metric.heading: metric for metric in reversed(shown)}.values()):  # one KL is enough
+        if not self._live and (now - self._last_line_time >= _PLAIN_EVERY_S or record["step"] + 1 == self.total):
+            self._last_line_time = now
+            fields = [f"step {record['step']} ({record['step'] + 1}/{self.total})"]
+            metrics = [metric for metric in _displayed_metrics(record) if metric.name in _IN_A_LINE]
+            for metric in reversed(
+                {metric.heading: metric for metric in reversed(metrics)}.values()
+            ):  # one KL is enough
                 unit = f" {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
-                parts.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
+                fields.append(f"{metric.heading} {_number(record[metric.name])}{unit}")
                 if metric.name == "reward/mean" and self.target is not None:
-                    parts[-1] += f" (target {_number(self.target)})"
-            self._say("  ".join([*parts, self._left(record, now)]))
+                    fields[-1] += f" (target {_number(self.target)})"
+            self._say("  ".join([*fields, self._time_left(record, now)]))
 
     def _say(self, text: str) -> None:
         """Print a line. If the output is gone (a closed pipe or stream, a full disk), the run continues without it."""
@@ -132,51 +134,55 @@ class Progress:
             reason = error.strerror if isinstance(error, OSError) else exception_line(error)
             note(f"standard output cannot be written ({reason}); the run continues in its directory")
 
-    def _left(self, record: Mapping[str, Any], now: float) -> str:
-        assert self._first is not None
-        first, began = self._first
-        done = record["step"] - first
+    def _time_left(self, record: Mapping[str, Any], now: float) -> str:
+        assert self._start is not None
+        start_step, start_time = self._start
+        done = record["step"] - start_step
         if done == 0:
             return "time left unknown"
-        seconds = (now - began) / done * (self.total - record["step"] - 1)
+        seconds = (now - start_time) / done * (self.total - record["step"] - 1)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
 
     def view(self) -> RenderableType:
         """Return what a terminal shows: how far the run is, its measurements, the last finding, what goes on."""
-        parts: list[RenderableType] = []
+        rows: list[RenderableType] = []
         if self._record is not None:
             step = self._record["step"]
             line = Table.grid(padding=(0, 2))
             line.add_row(
                 Text(f"step {step} ({step + 1} of {self.total} done)", style="bold"),
                 ProgressBar(total=max(self.total, 1), completed=step + 1, width=24),
-                self._left(self._record, self._stepped),
+                self._time_left(self._record, self._last_step_time),
             )
-            parts += [line, self._table(self._record)]
+            rows += [line, self._table(self._record)]
         if self._forecast:
-            parts.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
+            rows.append(Text(f"forecast, {printable(self._forecast)}", overflow="ellipsis", no_wrap=True))
         *older, newest = self._holding.values() or [self._cleared]  # what was cleared only if none holds
         if newest:
-            which = f"last of {len(older) + 1} findings" if older else "last finding"
-            parts.append(Text(printable(f"{which}, {newest}"), overflow="ellipsis", no_wrap=True))
-        return Group(*parts, *self._activity.rows())
+            label = f"last of {len(older) + 1} findings" if older else "last finding"
+            rows.append(Text(printable(f"{label}, {newest}"), overflow="ellipsis", no_wrap=True))
+        return Group(*rows, *self._activity.rows())
 
     def _table(self, record: Mapping[str, Any]) -> Table:
         """Return the measurements, two in a row; a name that is too long is cut, a number never."""
         cells = []
-        for metric in _shown(record):
+        for metric in _displayed_metrics(record):
             unit = f", {metric.unit}" if metric.unit not in _PLAIN_UNITS else ""
             cells.append((f"{metric.heading}{unit}", _number(record[metric.name])))
             if metric.name == "reward/mean":
                 if self.target is not None:
                     share = f", {percent(record[metric.name] / self.target)} reached" if self.target > 0 else ""
                     cells.append((f"  target{share}", _number(self.target)))
-                reward_names = {name for name in record if name.startswith("reward/") and record[name] is not None}
-                weighted = [f"reward/{reward.rpartition(':')[2]}" for reward in self.rewards]  # are shown first
-                ordered = dict.fromkeys([*weighted, *record])
-                parts = [name for name in ordered if name in reward_names and name.partition("/")[2] not in TAKEN]
-                cells += [(f"  {part.partition('/')[2]}", _number(record[part])) for part in parts[:MOST_PARTS]]
-                cells += [(f"  and {len(parts) - MOST_PARTS} more", "")] if len(parts) > MOST_PARTS else []
+                # Those with a weight come first: where not all have a row, they are what the policy trains on.
+                weighted = [f"reward/{reward.rpartition(':')[2]}" for reward in self.rewards]
+                rewards = {
+                    name.removeprefix("reward/"): record[name]
+                    for name in dict.fromkeys([*weighted, *record])
+                    if name.startswith("reward/") and record.get(name) is not None
+                }
+                components = [(f"  {name}", _number(value)) for name, value in rewards.items() if name not in TAKEN]
+                hidden = len(components) - MOST_COMPONENTS
+                cells += [*components[:MOST_COMPONENTS], *([(f"  and {hidden} more", "")] if hidden > 0 else [])]
         table = Table.grid(padding=(0, 2))
         for _ in range(2):
             table.add_column(no_wrap=True, overflow="ellipsis", max_width=_HEADING_WIDTH)
@@ -188,8 +194,7 @@ class Progress:
         return table
 
 
-def _shown(record: Mapping[str, Any]) -> list[Metric]:
-    """Return the metrics that the display shows, as far as the run measures them."""
+def _displayed_metrics(record: Mapping[str, Any]) -> list[Metric]:
     return [metric for metric in CATALOGUE if metric.heading and record.get(metric.name) is not None]
 
 

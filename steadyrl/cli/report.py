@@ -79,7 +79,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         score = f"held-out {best['score']:.3f} (chosen by it, so biased upward)"
         lines.append(f"best checkpoint: step {best['step']}, {score}")
     baselines = (summary.get("baselines") or {}).items()
-    baseline_metrics = {name: float(parts["metric"]) for name, parts in baselines if parts["metric"] is not None}
+    baseline_metrics = {name: float(scores["metric"]) for name, scores in baselines if scores["metric"] is not None}
     for name, metric in sorted(baseline_metrics.items(), key=lambda item: item[1]):
         lines.append(f"  without a model, {name}: {metric:.3f}")
     if summary.get("against_rules"):  # a report that an earlier version wrote has none

@@ -50,27 +50,27 @@ def train_command(
             torchrun.noted()  # until all ranks have met
 
         outlook = Outlook(progress.forecast, progress.note)
-        began: list[RunDir] = []
+        opened_runs: list[RunDir] = []
 
         def opened(run: RunDir) -> None:
-            began.append(run)
+            opened_runs.append(run)
             if resume is None:  # otherwise it was named
                 progress.note(f"run directory: {near(run.path)}")
             outlook.opened(run)
 
-        around = Watch(
+        cli_watch = Watch(
             opened=opened,
             steps=lambda total: interrupts.within_steps(),
             step=outlook.look,
             ended=lambda run: write(run) if run.status == "finished" else None,
             stop=lambda: interrupts.stop_requested,
         )
-        watch = joined(progress.watch, around)
+        watch = joined(progress.watch, cli_watch)
         try:
             run = launch.run(config, overrides or [], resume, watch, accept_changed_data)
         except KeyboardInterrupt:
-            if began and not interrupts.cut_steps:  # an evaluation before or after the steps was cut
-                progress.note(f"go on with: {shell_command('train', '--resume', near(began[0].path))}")
+            if opened_runs and not interrupts.cut_steps:  # an evaluation before or after the steps was cut
+                progress.note(f"go on with: {shell_command('train', '--resume', near(opened_runs[0].path))}")
             raise
     if run.status == "interrupted":  # the command ends as by Ctrl-C
         note(f"stopped and saved; go on with: {shell_command('train', '--resume', near(run.path))}")

@@ -28,8 +28,8 @@ def runs_command(
 
     The verdict says whether the held-out score rose for certain, and names the doctor's findings.
     """
-    rows = [row(ref) for ref in Folder(folder).runs()]
-    records = [run_record(entry) for entry in sorted(rows, key=lambda entry: entry.time or 0.0, reverse=True)]
+    rows = sorted(map(row, Folder(folder).runs()), key=lambda run: run.time or 0.0, reverse=True)
+    records = list(map(run_record, rows))
     if as_json:
         print(json.dumps(records, indent=2))
         return

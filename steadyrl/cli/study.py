@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from steadyrl.cli.groups import Group
 from steadyrl.cli.interrupts import interruptible
-from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
+from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, open_launcher
 from steadyrl.cli.terminal import near, note, printable
 from steadyrl.core.config import Config, in_steps
 from steadyrl.core.words import counted
@@ -47,13 +47,13 @@ def run_command(
     launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
 ) -> None:
     """Make all missing runs, resume interrupted runs, and write the report."""
-    read = read_study(study, quick, seeds)
-    where = chosen(launcher, launcher_args or [], processes, read.file.launcher)
-    for text in unnamed_rewards(read):
+    plan = read_study(study, quick, seeds)
+    job_launcher = open_launcher(launcher, launcher_args or [], processes, plan.file.launcher)
+    for text in unnamed_rewards(plan):
         note(f"note: {text}; correct it before the first run, or under another name of the file")
-    with _Shown() as shown, interruptible() as interrupts, interrupts.within_steps():
-        follow = Follow(begin=shown.begin, event=shown.event, note=note, stop=lambda: interrupts.stop_requested)
-        failed = run_study(read, folder, where, follow)
+    with _Display() as display, interruptible() as interrupts, interrupts.within_steps():
+        follow = Follow(begin=display.begin, event=display.event, note=note, stop=lambda: interrupts.stop_requested)
+        failed = run_study(plan, folder, job_launcher, follow)
     for key, error in failed.items():
         note(f"{key} failed: {error}")
     if interrupts.stop_requested:
@@ -90,13 +90,13 @@ def report_command(
     """Write report.md, pictures and a page of curves from the existing runs; print the verdicts."""
     from steadyrl.show.report.study import write_study  # matplotlib takes a second to load
 
-    written, summary = write_study(read_study(study, quick, seeds), folder, to)
+    page, summary = write_study(read_study(study, quick, seeds), folder, to)
     for name, arm in summary.items():
         print(printable(f"{arm['verdict']:10}  {name}: {arm['finding']}"))
-    print(f"report: {near(written)}")
+    print(f"report: {near(page)}")
 
 
-class _Shown:
+class _Display:
     """One display over all runs of a study: bars in a terminal, lines elsewhere, and the time left."""
 
     def __init__(self) -> None:
@@ -107,62 +107,64 @@ class _Shown:
             TextColumn("{task.fields[more]}"),
         )
         self._terminal = sys.stderr.isatty()
-        self._bars = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._terminal)
-        self._tasks: dict[str, TaskID] = {}
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._terminal)
+        self._run_bars: dict[str, TaskID] = {}
         self._waiting: dict[str, Config] = {}  # runs that have not begun
-        self._total: dict[str, int] = {}
-        self._done: dict[str, int] = {}
-        self._steps_made = 0  # steps of this command
+        self._total_steps: dict[str, int] = {}
+        self._done_steps: dict[str, int] = {}
+        self._own_steps = 0  # steps of this command
         self._started = time.monotonic()
-        self._all: TaskID | None = None
+        self._total_bar: TaskID | None = None
 
-    def __enter__(self) -> _Shown:
-        self._bars.start()
+    def __enter__(self) -> _Display:
+        self._progress.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bars.stop()
+        self._progress.stop()
 
-    def begin(self, every: Sequence[Job], now: Sequence[Job]) -> None:
+    def begin(self, jobs: Sequence[Job], missing: Sequence[Job]) -> None:
         """Show how many runs there are to make."""
-        note(f"{counted(len(every), 'run')}; {len(every) - len(now)} done, {len(now)} to make")
-        self._waiting = {job.key: job.config for job in now}
-        self._total = {job.key: job.config.run.steps for job in now}
-        self._done = dict.fromkeys(self._total, 0)
-        self._all = self._bars.add_task("all runs", total=sum(self._total.values()), more="")
+        note(f"{counted(len(jobs), 'run')}; {len(jobs) - len(missing)} done, {len(missing)} to make")
+        self._waiting = {job.key: job.config for job in missing}
+        self._total_steps = {job.key: job.config.run.steps for job in missing}
+        self._done_steps = dict.fromkeys(self._total_steps, 0)
+        self._total_bar = self._progress.add_task("all runs", total=sum(self._total_steps.values()), more="")
 
     def event(self, event: Event) -> None:
         """Show what a run says."""
-        key, what, value = event
-        if what == "begin":
+        key, kind, value = event
+        if kind == "begin":
             done, total = value
-            self._total[key], self._done[key] = total, done
+            self._total_steps[key], self._done_steps[key] = total, done
             if key in self._waiting:
-                begun = self._waiting.pop(key)
-                if begun.run.epochs:  # the run that has begun says how many steps an epoch of the others takes
-                    problems = total * begun.rollout.prompts_per_step // begun.run.epochs
-                    alike = {key: config for key, config in self._waiting.items() if config.task == begun.task}
-                    self._total |= {key: in_steps(config, problems).run.steps for key, config in alike.items()}
-            self._tasks[key] = self._bars.add_task(key, total=total, completed=done, more="")
+                started = self._waiting.pop(key)
+                if started.run.epochs:  # its steps say how many problems an epoch of its task has
+                    problems = total * started.rollout.prompts_per_step // started.run.epochs
+                    self._total_steps |= {
+                        name: in_steps(config, problems).run.steps
+                        for name, config in self._waiting.items()
+                        if config.task == started.task
+                    }
+            self._run_bars[key] = self._progress.add_task(key, total=total, completed=done, more="")
             if not self._terminal:
-                note(f"{key}: {counted(total, 'step')}{f', {done} of them done' if done else ''}{self._left()}")
-        elif what == "step":
-            self._steps_made += 1
-            self._done[key] = value
-            self._bars.update(self._tasks[key], completed=value)
+                note(f"{key}: {counted(total, 'step')}{f', {done} of them done' if done else ''}{self._time_left()}")
+        elif kind == "step":
+            self._own_steps += 1
+            self._done_steps[key] = value
+            self._progress.update(self._run_bars[key], completed=value)
         else:
-            if key in self._tasks:
-                self._bars.remove_task(self._tasks.pop(key))
-            self._total[key] = self._done.get(key, 0)
-            note(f"{key}: {value}{self._left()}")
-        assert self._all is not None, "the study has begun"
-        total, completed = sum(self._total.values()), sum(self._done.values())
-        self._bars.update(self._all, total=total, completed=completed, more=self._left())
+            if key in self._run_bars:
+                self._progress.remove_task(self._run_bars.pop(key))
+            self._total_steps[key] = self._done_steps.get(key, 0)
+            note(f"{key}: {value}{self._time_left()}")
+        assert self._total_bar is not None, "the study has begun"
+        total, completed = sum(self._total_steps.values()), sum(self._done_steps.values())
+        self._progress.update(self._total_bar, total=total, completed=completed, more=self._time_left())
 
-    def _left(self) -> str:
-        """Return the time left, from the speed of this command so far."""
-        steps = sum(self._total.values()) - sum(self._done.values())
-        if self._steps_made <= SOON * (self._steps_made + steps) or not steps:
+    def _time_left(self) -> str:
+        steps = sum(self._total_steps.values()) - sum(self._done_steps.values())
+        if self._own_steps <= SOON * (self._own_steps + steps) or not steps:
             return ""
-        minutes = steps * (time.monotonic() - self._started) / self._steps_made / 60
+        minutes = steps * (time.monotonic() - self._started) / self._own_steps / 60
         return f"; about {minutes:.0f} min left" if minutes >= 1 else "; less than a minute left"

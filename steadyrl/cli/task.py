@@ -66,12 +66,12 @@ def _baselines(settings: configs.Config) -> list[Record]:
     records = evaluate_rules(rules, problems, terms, task.metric)
     by_rule = {name: answer_means(records, name) for name in rules}
     rewards = [name.rpartition(":")[2] for name in settings.rewards]
-    measured = [
+    metrics = [
         name for name in dict.fromkeys([task.metric or "reward", *rewards]) if any(name in m for m in by_rule.values())
     ]
     rows = [
-        (rule, *(f"{rule_means[name]:.3f}" if name in rule_means else "-" for name in measured))
+        (rule, *(f"{rule_means[name]:.3f}" if name in rule_means else "-" for name in metrics))
         for rule, rule_means in sorted(by_rule.items(), key=lambda item: item[1].get(task.metric, 0.0))
     ]
     title = f"answers without a model, {counted(len(problems), 'held-out problem')}"
-    return [Note(title), Table(("", *numbers(*(name.replace("_", " ") for name in measured))), rows)]
+    return [Note(title), Table(("", *numbers(*(name.replace("_", " ") for name in metrics))), rows)]

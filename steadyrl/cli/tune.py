@@ -9,7 +9,7 @@ import typer
 
 from steadyrl.cli.activity import following
 from steadyrl.cli.interrupts import interruptible
-from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, chosen
+from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, open_launcher
 from steadyrl.cli.terminal import near, note
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError
@@ -33,30 +33,30 @@ def tune_command(
 ) -> None:
     """Find the learning rate of a config: a range test, a search by Optuna, and other seeds for the best."""
     settings, folder = configs.load(config, overrides or []), folder.absolute()
-    words, most = [str(config), *(overrides or [])], samples or 20 * settings.run.steps * settings.rollout.rollouts
-    options = Options(most, seeds, dict(map(_bounds, also or [])), words)
-    where = chosen(launcher, launcher_args or [], processes)
+    words, budget = [str(config), *(overrides or [])], samples or 20 * settings.run.steps * settings.rollout.rollouts
+    options = Options(budget, seeds, dict(map(_bounds, also or [])), words)
+    job_launcher = open_launcher(launcher, launcher_args or [], processes)
     require_searchable(settings, options.space)
     steps: dict[str, int] = {}  # of each run
     with following() as activity, interruptible() as interrupts, interrupts.within_steps():
 
         def show(event: Event) -> None:
-            key, what, value = event
-            if what == "begin":
+            key, kind, value = event
+            if kind == "begin":
                 steps[key] = value[1]
                 activity.begin(f"making the run {key}")
-            elif what == "step":
+            elif kind == "step":
                 activity.count("steps", value, steps[key])
             else:
                 note(f"{key}: {value}")
 
         follow = Follow(event=show, note=note, stop=lambda: interrupts.stop_requested)
-        if where is None:
+        if job_launcher is None:
             result = tune(settings, folder, options, follow)
         else:
-            words = ["tune", *words, "--folder", str(folder), "--samples", str(most), "--seeds", str(seeds)]
+            words = ["tune", *words, "--folder", str(folder), "--samples", str(budget), "--seeds", str(seeds)]
             words += [word for bounds in also or [] for word in ("--also", bounds)]
-            result = tune_in_processes(where, processes, words, folder, follow)
+            result = tune_in_processes(job_launcher, processes, words, folder, follow)
     if result is None:
         note("stopped; go on with the same command")
         raise typer.Exit(130)

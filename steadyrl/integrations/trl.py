@@ -56,7 +56,7 @@ class DoctorCallback(TrainerCallback):
     def __init__(self, every: int = EVERY, stop_on_critical: bool = False, findings_file: Path | str | None = None):
         self.stop_on_critical = stop_on_critical
         self.findings_file = None if findings_file is None else Path(findings_file)
-        self._every = every
+        self._interval = every
         self._completions = Seen()
         self._doctor = LiveDoctor({}, every, format="trainer_state", completions=self._completions)
         self._at_start: tuple[Finding, ...] = ()
@@ -82,7 +82,7 @@ class DoctorCallback(TrainerCallback):
                 "RLOOTrainer. Use trainer.add_callback(DoctorCallback()), which reads what it logs"
             )
 
-        def measured(model: torch.nn.Module, inputs: Mapping[str, Any], *args: Any, **named: Any) -> Any:
+        def compute_and_measure(model: torch.nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
             due = self._measured_at is None or trainer.state.global_step >= self._measured_at + SAMPLED_EVERY
             if due and model.training and set(BATCH) <= set(inputs) and not set(IMAGES) & set(inputs):
                 self._measure(
@@ -90,9 +90,9 @@ class DoctorCallback(TrainerCallback):
                 )
                 if trainer.processing_class is not None:
                     self._completions.add(texts(trainer.processing_class, inputs, trainer.state.global_step))
-            return compute(model, inputs, *args, **named)
+            return compute(model, inputs, *args, **kwargs)
 
-        trainer.compute_loss = measured  # type: ignore[method-assign]  # of this trainer, not of its class
+        trainer.compute_loss = compute_and_measure  # type: ignore[method-assign]  # of this trainer, not of its class
         trainer.add_callback(self)
         return self
 
@@ -115,7 +115,7 @@ class DoctorCallback(TrainerCallback):
         vocabulary = None if model is None else vocabulary_size(model)
         if vocabulary is not None:
             settings["vocab_size"] = vocabulary
-        self._doctor = LiveDoctor(settings, self._every, format="trainer_state", completions=self._completions)
+        self._doctor = LiveDoctor(settings, self._interval, format="trainer_state", completions=self._completions)
         self._doctor.remember(row for row in state.log_history if "step" in row)
         # Sharded weights answer only when every process asks in step with the trainer; and what trains without
         # samples of its own, such as SFT, has no ratios that dropout could spoil.
@@ -149,13 +149,13 @@ class DoctorCallback(TrainerCallback):
             self._tell(changes)
 
     def _measure(self, model: torch.nn.Module, inputs: Mapping[str, Any], step: int, temperature: float) -> None:
-        first, self._measured_at = self._measured_at is None, step
+        is_first, self._measured_at = self._measured_at is None, step
         measurement = read_batch(model, inputs, temperature)
         if measurement is None:
             return
         self._sampled.append((measurement.sampled, measurement.exact))
-        if first and step == 0 and measurement.reference is not None and measurement.reference > PASS_GAP:
-            finding = _differ(
+        if is_first and step == 0 and measurement.reference is not None and measurement.reference > PASS_GAP:
+            finding = _passes_differ(
                 "reference",
                 message=f"Policy and reference differ by {measurement.reference:.2g} nats/token before any update; "
                 "they should be one model.",
@@ -203,11 +203,11 @@ def texts(tokenizer: Any, inputs: Mapping[str, torch.Tensor], step: int) -> list
         tokenizer.batch_decode(
             [
                 ids[mask.bool()].tolist()
-                for ids, mask in zip(inputs[f"{part}_ids"][:TEXTS], inputs[f"{part}_mask"][:TEXTS], strict=True)
+                for ids, mask in zip(inputs[f"{field}_ids"][:TEXTS], inputs[f"{field}_mask"][:TEXTS], strict=True)
             ],
             skip_special_tokens=True,
         )
-        for part in ("prompt", "completion")
+        for field in ("prompt", "completion")
     )
     return [Written(step, *pair) for pair in zip(prompts, completions, strict=True)]
 
@@ -236,8 +236,10 @@ def read_batch(model: torch.nn.Module, inputs: Mapping[str, Any], temperature: f
     """
     count = len(inputs["completion_ids"])
     rows = sorted({round(i * (count - 1) / max(1, SAMPLED_ROWS - 1)) for i in range(SAMPLED_ROWS)})
-    parts = [_read_row(model, {name: inputs[name][row] for name in ROW if name in inputs}, temperature) for row in rows]
-    sampled, exact, gap = (torch.cat(numbers) for numbers in zip(*parts, strict=True))  # [tokens that count]
+    readings = [
+        _read_row(model, {name: inputs[name][row] for name in ROW if name in inputs}, temperature) for row in rows
+    ]
+    sampled, exact, gap = (torch.cat(numbers) for numbers in zip(*readings, strict=True))  # [tokens that count]
     if not len(sampled):
         return None
     return BatchReading(float(sampled.mean()), float(exact.mean()), float(gap.mean()) if len(gap) else None)
@@ -248,23 +250,23 @@ def _read_row(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return -log p, entropy and distance to the reference of a completion's tokens that count."""
     ids, mask = (torch.cat([row[f"prompt_{name}"], row[f"completion_{name}"]])[None] for name in ("ids", "mask"))
-    first, counted = len(row["prompt_ids"]), row["completion_mask"].bool()
-    counted = counted & row["tool_mask"].bool() if "tool_mask" in row else counted
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[0, first - 1 : -1][counted]  # [C, V]
-    tokens = row["completion_ids"][counted]  # [C]
+    first, counts = len(row["prompt_ids"]), row["completion_mask"].bool()
+    counts = counts & row["tool_mask"].bool() if "tool_mask" in row else counts
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[0, first - 1 : -1][counts]  # [C, V]
+    tokens = row["completion_ids"][counts]  # [C]
     sampled, exact = [], []
-    for chunk, chosen in zip(torch.split(logits, CHUNK), torch.split(tokens, CHUNK), strict=True):
+    for chunk, chunk_tokens in zip(torch.split(logits, CHUNK), torch.split(tokens, CHUNK), strict=True):
         logprobs = (chunk.float() / temperature).log_softmax(-1)
-        sampled.append(-logprobs.gather(-1, chosen[:, None])[:, 0])
+        sampled.append(-logprobs.gather(-1, chunk_tokens[:, None])[:, 0])
         exact.append(-(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1))  # 0 log 0 = 0
     nothing = logits.new_zeros(0)
     minus_logp = torch.cat([*sampled, nothing])
     ref_logprobs = row.get("ref_per_token_logps")
-    gap = nothing if ref_logprobs is None else (minus_logp + ref_logprobs[counted]).abs()
+    gap = nothing if ref_logprobs is None else (minus_logp + ref_logprobs[counts]).abs()
     return minus_logp, torch.cat([*exact, nothing]), gap
 
 
-def _differ(cause: str, message: str, evidence: str, remedy: str) -> Finding:
+def _passes_differ(cause: str, message: str, evidence: str, remedy: str) -> Finding:
     """Return the finding of two passes that should agree before any update."""
     return Finding(
         check="passes_differ",
@@ -305,7 +307,7 @@ def passes_agree(model: torch.nn.Module, vocabulary: int) -> tuple[Finding, ...]
     gap = float((first.log_softmax(-1) - second.log_softmax(-1)).abs().mean())
     if gap <= PASS_GAP:
         return ()
-    finding = _differ(
+    finding = _passes_differ(
         "dropout",
         message=f"Two passes over the same tokens differ by {gap:.2g} nats/token before any update: dropout is on.",
         evidence=f"mean |log p - log p| of two passes in training mode: {gap:.3g} nats/token, no update between",

@@ -144,7 +144,7 @@ class State:
 
 
 @cache
-def _form() -> TypeAdapter[State]:
+def _state_adapter() -> TypeAdapter[State]:
     """Return what reads a state; pydantic takes longer to make it than to read hundreds of states with it."""
     return TypeAdapter(State)
 
@@ -156,12 +156,12 @@ def save(run: RunDir, backend: Backend, state: State, keep: int) -> Path:
         AccessError: The disk is full or not writable.
     """
     folder = run.checkpoint_folder(state.step)
-    part = folder.with_name(folder.name + _PART)
+    part = folder.with_suffix(_PART)
     try:
         _finish_swaps(run)
         part.mkdir(parents=True)
         backend.save(part)
-        plain = asdict(replace(state, in_flight=[])) | {"in_flight": [plain_drawn(drawn) for drawn in state.in_flight]}
+        plain = asdict(replace(state, in_flight=[])) | {"in_flight": list(map(plain_drawn, state.in_flight))}
         (part / _STATE).write_text(json.dumps(plain), encoding="utf-8")
         readable_as_usual(part)
         (part / DONE).touch()
@@ -289,9 +289,9 @@ def finish_writing(run: RunDir, keep: int) -> None:
     """
     try:
         _finish_swaps(run)
-        stays = {run.checkpoint_folder(step) for step in set(run.checkpoints()) - set(_superfluous(run, keep))}
+        valid_folders = {run.checkpoint_folder(step) for step in set(run.checkpoints()) - set(_superfluous(run, keep))}
         for folder in run.checkpoint_folder(0).parent.glob("[0-9]*"):
-            if folder not in stays and folder.is_dir():
+            if folder not in valid_folders and folder.is_dir():
                 _remove(folder)
     except OSError as error:
         raise AccessError(f"cannot put the checkpoints of '{run.path}' in order: {error}; check permissions") from error
@@ -320,12 +320,12 @@ def read_state(run: RunDir, step: int) -> State:
     folder = run.checkpoint_folder(step)
     try:
         text = (folder / _STATE).read_text(encoding="utf-8")
-        state = _form().validate_json(text)
+        state = _state_adapter().validate_json(text)
         missing = [name for name in _REQUIRED if name not in json.loads(text)]
     except ValidationError as error:
         problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise _damaged(run, step, f"{place}: {problem['msg']}" if place else problem["msg"]) from error
+        location = ".".join(str(part) for part in problem["loc"])
+        raise _damaged(run, step, f"{location}: {problem['msg']}" if location else problem["msg"]) from error
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(run, step, str(error)) from error
     if missing:
@@ -338,32 +338,32 @@ def read_state(run: RunDir, step: int) -> State:
 def _superfluous(run: RunDir, keep: int) -> list[int]:
     """Return the checkpoints to remove. An earlier one of those that stay may name another best than the newest."""
     steps = run.checkpoints()
-    stay = set(steps[-keep:])
+    steps_to_keep = set(steps[-keep:])
     for step in steps[-keep:]:
         try:
             text = (run.checkpoint_folder(step) / _STATE).read_text(encoding="utf-8")
-            best = _form().validate_json(text).best
+            best = _state_adapter().validate_json(text).best
         except (FileNotFoundError, ValueError):  # it is damaged: nothing can go on from it, and a resume says so
             continue
-        stay |= {best.step} if best else set()
-    return [step for step in steps if step not in stay]
+        steps_to_keep |= {best.step} if best else set()
+    return [step for step in steps if step not in steps_to_keep]
 
 
-def _damaged(run: RunDir, step: int, what: str) -> CheckpointError:
+def _damaged(run: RunDir, step: int, defect: str) -> CheckpointError:
     folder = run.checkpoint_folder(step)
     before = [earlier for earlier in run.checkpoints() if earlier < step]
     where = (
         f"at the earlier checkpoint of step {before[-1]}" if before else "at step 0, for there is no earlier checkpoint"
     )
     return CheckpointError(
-        f"the checkpoint '{folder}' is damaged ({_STATE}: {what}); delete that folder, and a resume begins {where}"
+        f"the checkpoint '{folder}' is damaged ({_STATE}: {defect}); delete that folder, and a resume begins {where}"
     )
 
 
 def _finish_swaps(run: RunDir) -> None:
     root = run.checkpoint_folder(0).parent
     for part in sorted(root.glob(f"*{_PART}")):
-        if (part / DONE).is_file() and not (_place_of(part) / DONE).is_file():
+        if (part / DONE).is_file() and not (part.with_suffix("") / DONE).is_file():
             _put_in_place(part)
         else:
             _remove(part)
@@ -371,14 +371,10 @@ def _finish_swaps(run: RunDir) -> None:
 
 def _put_in_place(part: Path) -> None:
     """Rename a complete checkpoint to its name; an older one of that name goes first."""
-    folder = _place_of(part)
+    folder = part.with_suffix("")
     if folder.exists():
         _remove(folder)
     part.replace(folder)
-
-
-def _place_of(part: Path) -> Path:
-    return part.with_name(part.name.removesuffix(_PART))
 
 
 def _remove(folder: Path) -> None:

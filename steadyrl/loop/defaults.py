@@ -44,7 +44,7 @@ def defaults(chosen: Mapping[str, Any], facts: ModelFacts | None, problems: int,
         if adapts:
             settings["model"] = {"lora_rank": RANK, "lora_alpha": ALPHA}
         rates = ADAPTER_RATES if adapts else RATES
-        settings["update"]["learning_rate"] = next(rate for most, rate in rates if facts.parameters <= most)
+        settings["update"]["learning_rate"] = next(rate for largest, rate in rates if facts.parameters <= largest)
         settings["sampling"] = {"max_new_tokens": answer_tokens(facts)}
     return settings
 
@@ -55,6 +55,6 @@ def answer_tokens(facts: ModelFacts) -> int:
     Half of the model's positions are left to the prompt.
     """
     usual = CHAT_TOKENS if facts.chats else PLAIN_TOKENS
-    wanted = 2 * facts.longest_answer
-    tokens = max(usual if facts.chats or not wanted else LEAST_TOKENS, wanted)
+    good_tokens = 2 * facts.longest_answer
+    tokens = max(usual if facts.chats or not good_tokens else LEAST_TOKENS, good_tokens)
     return tokens if facts.context is None else min(tokens, facts.context // 2)

@@ -46,24 +46,24 @@ def open_sets(config: Config) -> list[HeldoutSet]:
         SteadyError: The task cannot read such files, or one of them cannot be read.
     """
     sets, args = [], config.task.args
-    for name, place in config.evaluate.sets.items():
-        where = f"evaluate.sets.{name} = '{place}'"
+    for name, path in config.evaluate.sets.items():
+        setting = f"evaluate.sets.{name} = '{path}'"
         if "heldout" not in type(args).model_fields:
             raise ConfigError(
-                f"{where}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read "
+                f"{setting}: the task '{config.task.name}' has no setting task.args.heldout, by which it would read "
                 "another set; remove evaluate.sets, or take a task that reads files"
             )
         try:
-            own = validate(type(args), {**args.model_dump(), "heldout": place}, "task.args")
-            task = plugins.open_task(config.task.name, own, config.run.seed)
+            task_args = validate(type(args), {**args.model_dump(), "heldout": path}, "task.args")
+            task = plugins.open_task(config.task.name, task_args, config.run.seed)
             problems = plugins.problems_of(task, "heldout")
             plugins.require_ids(task, problems)
             terms = make_terms(config.rewards, task, planned_updates(config))
             require_columns(terms, name, problems)
         except SteadyError as error:
-            raise type(error)(f"{where}: {error}") from error
+            raise type(error)(f"{setting}: {error}") from error
         if not problems:
-            raise DataError(f"{where}: there is no problem in it; expected one or more")
+            raise DataError(f"{setting}: there is no problem in it; expected one or more")
         sets.append(HeldoutSet(name, pick_heldout(problems, config.evaluate.problems), terms))
     return sets
 
@@ -93,10 +93,10 @@ def evaluate(
     key = (config.run.seed, _EVALUATION_KEY)
     decodings = {"sampled": sampling, "greedy": greedy_sampling(sampling)}
     by_decoding = {}
-    for number, (name, drawn) in enumerate(decodings.items()):
-        tell("held-out evaluations, sampled and greedy", number, len(decodings))
+    for i, (name, decoding) in enumerate(decodings.items()):
+        tell("held-out evaluations, sampled and greedy", i, len(decodings))
         count = samples if name == "sampled" else 1
-        groups = score_groups(collect(backend, problems, count, drawn, key, environment=environment), terms)
+        groups = score_groups(collect(backend, problems, count, decoding, key, environment=environment), terms)
         by_decoding[name] = [group.rollouts for group in groups]
     tell("held-out evaluations, sampled and greedy", len(decodings), len(decodings))
     return _records(problems, by_decoding, metric, solved_from(config, metric))
@@ -104,8 +104,8 @@ def evaluate(
 
 def evaluation_sampling(config: Config) -> Sampling:
     """Return how evaluations sample: as training, but for a temperature and a top-p of their own."""
-    own = {name: getattr(config.evaluate, name) for name in ("temperature", "top_p")}
-    return Sampling(**config.sampling.model_dump() | {name: value for name, value in own.items() if value is not None})
+    overrides = config.evaluate.model_dump(include={"temperature", "top_p"}, exclude_none=True)
+    return Sampling(**config.sampling.model_dump() | overrides)
 
 
 def solved_from(config: Config, metric: str) -> float:
@@ -120,6 +120,7 @@ def solved_from(config: Config, metric: str) -> float:
 
 def greedy_sampling(sampling: Sampling) -> Sampling:
     """Return the sampling that always takes the most likely token."""
+    # Of one token every temperature makes the same, and 0 would divide by nothing.
     return replace(sampling, temperature=1.0, top_k=1, top_p=1.0)
 
 
@@ -150,11 +151,11 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
     Raises:
         DataError: There are answers with parts, and none has that one.
     """
-    parts = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
-    if metric and parts and metric not in {*parts, *(term.name for term in terms)}:
+    components = {name for record in records for answer in record["answers"].values() for name in answer["parts"]}
+    if metric and components and metric not in {*components, *(term.name for term in terms)}:
         raise DataError(
             f"no reward part is called '{metric}', which held-out problems are to be compared by (the task's metric); "
-            f"there are: {', '.join(sorted(parts))}"
+            f"there are: {', '.join(sorted(components))}"
         )
     return records
 
@@ -162,11 +163,10 @@ def require_metric(records: list[dict[str, Any]], metric: str, terms: Sequence[T
 def heldout_metrics(records: Sequence[Mapping[str, Any]], deploy: Decoding, name: str) -> dict[str, float]:
     """Return the means of an evaluation as metrics: of the answers that count, and pass@k of those that are sampled."""
     sampled = answer_means(records, "sampled")
-    numbers = {part: value for part, value in sampled.items() if part.startswith("pass@")} | answer_means(
-        records, deploy
-    )
+    numbers = {metric: value for metric, value in sampled.items() if metric.startswith("pass@")}
+    numbers |= answer_means(records, deploy)
     prefix = f"heldout/{name}/" if name else "heldout/"
-    return {f"{prefix}{part}": value for part, value in numbers.items()}
+    return {f"{prefix}{metric}": value for metric, value in numbers.items()}
 
 
 def held_out_score(records: Sequence[Mapping[str, Any]], step: int, deploy: Decoding) -> Best | None:
@@ -201,7 +201,7 @@ def out_of_patience(patience: int, state: State) -> bool:
     return 0 < patience <= state.evaluations_since_best
 
 
-def said_of_best(state: State, latest: Best | None, patience: int) -> str:
+def best_message(state: State, latest: Best | None, patience: int) -> str:
     """Return what a user is told after an evaluation that ``follow_best`` has taken in; "" where nothing changed."""
     if latest is not None and latest == state.best:
         between = "" if latest.low is None else f" [{latest.low:.3f}, {latest.high:.3f}]"
@@ -222,7 +222,7 @@ def _records(
         {
             "problem": problem.id,
             "prompt": problem.prompt,
-            "answers": {name: _answers_record(several[i], metric, solved) for name, several in by_name.items()},
+            "answers": {name: _answers_record(answers[i], metric, solved) for name, answers in by_name.items()},
         }
         for i, problem in enumerate(problems)
     ]
@@ -234,12 +234,12 @@ def _answers_record(rollouts: Sequence[Rollout], metric: str, solved: float) -> 
     if len(samples) == 1:
         return samples[0]
     measured = {name: [s[name] for s in samples if s[name] is not None] for name in ("reward", "metric")}
-    parts = {name: [s["parts"][name] for s in samples if name in s["parts"]] for s in samples for name in s["parts"]}
+    by_name = {name: [s["parts"][name] for s in samples if name in s["parts"]] for s in samples for name in s["parts"]}
     note = f"the first of {len(samples)} answers; the numbers are means over them"
     return {
         **samples[0],
         **{name: float(np.mean(values)) if values else None for name, values in measured.items()},
-        "parts": {name: float(np.mean(values)) for name, values in parts.items()}
+        "parts": {name: float(np.mean(values)) for name, values in by_name.items()}
         | pass_rates(measured["metric"], solved, len(samples)),
         "unscored": None if measured["reward"] else samples[0]["unscored"],
         "note": "; ".join(filter(None, (note, samples[0]["note"]))),

@@ -17,7 +17,7 @@ from steadyrl.maths.batch import only_trained, take_rows
 
 GRADIENT_PARTS_EVERY = 20  # steps: what a measurement takes is then 1.4 % of a run of the base model
 SHARE, FEWEST, MOST = 4, 16, 64  # one rollout in four is measured, within these numbers
-OTHERS = {"values", "entropy"}  # what a loss may ask for beside reward and penalty
+OTHER_LOSSES = {"values", "entropy"}  # what a loss may ask for beside reward and penalty
 
 
 def gradient_parts(
@@ -41,21 +41,22 @@ def gradient_parts(
     if absent or not isinstance(backend, GradientProducts):
         return {}
     assert scored.old is not None and old is not None and batch.advantages is not None, "asked before"
-    free = algorithm.prepare(replace(scored, old=replace(scored.old, ref_logprobs=scored.old.logprobs)), numbers)
-    assert free.advantages is not None, "the algorithm gives advantages"
+    prepared = algorithm.prepare(replace(scored, old=replace(scored.old, ref_logprobs=scored.old.logprobs)), numbers)
+    assert prepared.advantages is not None, "the algorithm gives advantages"
     # Whitened advantages are divided by a spread that the penalty is part of: the same one divides both parts.
-    factor = _divisor(free) / divisor if (divisor := _divisor(batch)) else 0.0
-    without = replace(batch, old=replace(old, ref_logprobs=old.logprobs), advantages=factor * free.advantages)
-    parts = [batch, without]
-    if algorithm.needs & OTHERS:  # what these ask for is in both parts
-        parts.append(replace(without, advantages=np.zeros_like(batch.advantages)))
-    written = np.flatnonzero(batch.trained_mask.any(axis=1))
-    count = min(len(written), max(FEWEST, min(MOST, len(written) // SHARE)))
-    rows = written[np.linspace(0, len(written) - 1, count).astype(int)]
-    products = backend.gradient_products([take_rows(only_trained(part), rows) for part in parts], update)
+    factor = _divisor(prepared) / divisor if (divisor := _divisor(batch)) else 0.0
+    reward_only = replace(batch, old=replace(old, ref_logprobs=old.logprobs), advantages=factor * prepared.advantages)
+    batches = [batch, reward_only]
+    if algorithm.needs & OTHER_LOSSES:  # what these ask for is in both parts
+        batches.append(replace(reward_only, advantages=np.zeros_like(batch.advantages)))
+    trained_rows = np.flatnonzero(batch.trained_mask.any(axis=1))
+    count = min(len(trained_rows), max(FEWEST, min(MOST, len(trained_rows) // SHARE)))
+    rows = trained_rows[np.linspace(0, len(trained_rows) - 1, count).astype(int)]
+    products = backend.gradient_products([take_rows(only_trained(b), rows) for b in batches], update)  # [n, n]
     if products is None:
         return {}
-    reward, penalty = np.array([0.0, 1.0, -1.0])[: len(parts)], np.array([1.0, -1.0, 0.0])[: len(parts)]
+    # Each gradient as a sum of those of the batches: reward = reward_only - the other losses, penalty = the difference.
+    reward, penalty = np.array([0.0, 1.0, -1.0])[: len(batches)], np.array([1.0, -1.0, 0.0])[: len(batches)]
     squares = [float(side @ products @ side) for side in (reward, penalty)]
     norms = [float(np.sqrt(max(square, 0.0))) for square in squares]
     metrics = {"gradient/reward": norms[0], "gradient/penalty": norms[1]}
@@ -68,5 +69,5 @@ def _divisor(batch: Batch) -> float:
     """Return what an algorithm divided its advantages by, over all tokens; 1 where it logs none before that."""
     raw, mask = batch.measured.get("advantages_raw"), batch.trained_mask
     assert batch.advantages is not None, "asked before"
-    used = float(batch.advantages[mask].std())
-    return 1.0 if raw is None or not used else float(raw[mask].std()) / used
+    std = float(batch.advantages[mask].std())
+    return 1.0 if raw is None or not std else float(raw[mask].std()) / std

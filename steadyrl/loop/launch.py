@@ -38,7 +38,7 @@ from steadyrl.core.types import Problem
 from steadyrl.core.words import counted
 from steadyrl.integrations.trackers.tracked import require_trackers, tracked
 from steadyrl.loop import checkpoint, record
-from steadyrl.loop.evaluate import greedy_sampling
+from steadyrl.loop.evaluate import greedy_sampling, out_of_patience
 from steadyrl.loop.preflight.run import fails, finding_lines, preflight, summary_line
 from steadyrl.loop.rollout.collect import collect
 from steadyrl.loop.rollout.episode import require_room
@@ -56,7 +56,7 @@ _FILE_CHANGED = {
     "resolved.json; give what may change behind --resume, as section.key=value",
     "resolved.json": "resolved.json was edited since the run last began or went on: the next steps have its settings",
 }
-_OF_A_SESSION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this
+_SESSION_FUNCTION = """# '{name}' is a function of the Python session that started the run. To repeat the run from this
 # file, put the function into a module, such as my_rewards.py, and write "my_rewards:{function}" in its place.
 """
 
@@ -97,15 +97,15 @@ def run(
                     "a run is resumed with its own config; give either a config or a run to resume, not both, and what "
                     "may change as section.key=value"
                 )
-            return _go_on(_opened(resume), texts, watch, accept_changed_data)
+            return _resume(_open_run(resume), texts, watch, accept_changed_data)
         if config is None:
             raise ConfigError("give a config file, as `steadyrl new` writes one, or a run directory to resume")
-        settings, text = _read(config, texts)
+        settings, text = _read_config(config, texts)
         session = _session(settings)
-        summary = _check_before(session, watch)
+        summary = _run_preflight(session, watch)
         begin("recording settings, code and data")
         directory = record.begin(session.config, text)
-        with record.outcome(directory), directory.writing():
+        with record.recording_end(directory), directory.writing():
             watch.note(summary)
             data = _data(session)
             watch.note(data_line(data))
@@ -139,10 +139,10 @@ def sample(
     """
     if not checked_text(request, "the request").strip():
         raise DataError("the request is empty; say what to ask the policy")
-    for name, number, least in (("samples", samples, 1), ("seed", seed, 0)):
-        if number < least:
-            raise ConfigError(f"{name}: got {number}; expected {least} or more")
-    directory = _opened(run)
+    for name, number, minimum in (("samples", samples, 1), ("seed", seed, 0)):
+        if number < minimum:
+            raise ConfigError(f"{name}: got {number}; expected {minimum} or more")
+    directory = _open_run(run)
     settings = configs.of_run(directory)
     # Answers are not scored: a judge's key, its model and the user's own rewards need not be there.
     evaluate = settings.evaluate.model_copy(update={"sets": {}})
@@ -153,27 +153,21 @@ def sample(
             f"{counted(settings.run.checkpoint_every, 'step')}"
         )
     require_members(f"the task '{settings.task.name}'", session.task, Task)
-    if not isinstance(asked := session.task.ask(request), Problem):
-        raise DataError(f"the task '{settings.task.name}': ask returned {asked!r:.60}; expected a Problem")
+    if not isinstance(problem := session.task.ask(request), Problem):
+        raise DataError(f"the task '{settings.task.name}': ask returned {problem!r:.60}; expected a Problem")
     sampling = greedy_sampling(session.sampling) if greedy else session.sampling
-    (group,) = collect(
-        session.backend,
-        [asked],
-        1 if greedy else samples,
-        sampling,
-        (seed,),
-        environment=session.environment,
-    )
+    count = 1 if greedy else samples
+    (group,) = collect(session.backend, [problem], count, sampling, (seed,), environment=session.environment)
     require_room(group.rollouts, session.environment)
     return [Answer(rollout.text, tuple(map(str, session.task.show(rollout.text) or ()))) for rollout in group.rollouts]
 
 
-def _opened(run: RunDir | Path | str) -> RunDir:
+def _open_run(run: RunDir | Path | str) -> RunDir:
     """Return a run directory whose path stays true where a reward changes the current folder."""
     return RunDir((run if isinstance(run, RunDir) else RunDir.open(os.path.expanduser(run))).path.absolute())
 
 
-def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:
+def _read_config(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str]) -> tuple[Config, str]:
     """Return the resolved settings, and the text that the run directory keeps of them."""
     if isinstance(config, Config | Mapping):
         settings = configs.resolve(configs.dump(config) if isinstance(config, Config) else config, overrides)
@@ -183,21 +177,21 @@ def _read(config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[s
         if path.is_file():  # a pipe, as of `steadyrl train <(...)`, cannot be read twice
             return settings, path.read_text(encoding="utf-8")
     session_rewards = filter(plugins.of_session, settings.rewards)
-    notes = [_OF_A_SESSION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
-    what_was_set = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
-    return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), what_was_set])
+    notes = [_SESSION_FUNCTION.format(name=name, function=name.partition(":")[2]) for name in session_rewards]
+    explicit_settings = configs.to_toml(settings.model_dump(mode="json", exclude_unset=True))
+    return settings, "\n".join(["".join([_FROM_PYTHON, *notes]), explicit_settings])
 
 
-def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
+def _resume(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_changed_data: bool) -> RunDir:
     with directory.writing():
         recorded = directory.resolved()
         before = configs.of_run(directory)
-        free = configs.free_on_resume(before)
+        changeable = configs.free_on_resume(before)
         for override in overrides:
-            if _key(override) not in free:
+            if _key(override) not in changeable:
                 raise ConfigError(
-                    f"'{override}' cannot change on resuming; only {', '.join(free)} can: run.steps=N trains to step "
-                    "N. For anything else start a new run"
+                    f"'{override}' cannot change on resuming; only {', '.join(changeable)} can: run.steps=N trains to "
+                    "step N. For anything else start a new run"
                 )
         args, changes_backend = before.backend.args, any(_key(text) == "backend.name" for text in overrides)
         if changes_backend and isinstance(args, BaseModel):
@@ -220,30 +214,30 @@ def _go_on(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_cha
             if begun_with.get(name, digest_now) != digest_now:
                 watch.note(_FILE_CHANGED.get(name, _CODE_CHANGED.format(name=name)))
         attempt = record.begin_again(directory, session.config, accepted)
-        with record.outcome(directory):
+        with record.recording_end(directory):
             return _train(session, directory, attempt, watch)
 
 
 def _train(session: Session, directory: RunDir, attempt: int, watch: Watch) -> RunDir:
     watch.opened(directory)
     with ending_signals(), tracked(directory, session.config.run.trackers, watch.note):
-        with record.outcome(directory) as spent:  # before the trackers close, which send how the run ended
+        with record.recording_end(directory) as spent:  # before the trackers close, which send how the run ended
             record.add_model(directory, session)
             record.close(directory, train(session, directory, attempt, watch), session.config, **spent())
         watch.ended(directory)
     return directory
 
 
-def _check_before(session: Session, watch: Watch) -> str:
+def _run_preflight(session: Session, watch: Watch) -> str:
     """Make the preflight, stop or warn where something is wrong, and return its summary."""
-    wanted = session.config.run.preflight
-    if wanted == "off":
+    mode = session.config.run.preflight
+    if mode == "off":
         return "preflight: off"
     findings = preflight(session, watch.phase)
     failed = [finding for finding in findings if fails(finding)]
     for line in finding_lines([finding for finding in findings if finding.state == "found"]):
         watch.note(line)
-    if failed and wanted == "stop":
+    if failed and mode == "stop":
         names = ", ".join(finding.check for finding in failed)
         raise ConfigError(
             f"the preflight failed: {names} ({failed[0].message}). {failed[0].remedy} Or set run.preflight=warn to "
@@ -270,47 +264,48 @@ def _require_readable(directory: RunDir, former: str, session: Session) -> None:
         ) from error
 
 
-def rate_change(before: Config, after: Config, done: int) -> str:
-    """Say how the rate jumps where a run goes on after ``done`` steps with another length; "" where it does not."""
-    if not done:
+def rate_change(before: Config, after: Config, start: int) -> str:
+    """Say how the rate jumps where a run goes on at the step ``start`` with another length; "" where it does not."""
+    if not start:
         return ""
-    last, planned = (before.update.rate(step, before.run.steps) for step in (done - 1, done))
-    new = after.update.rate(done, after.run.steps)
+    last, planned = (before.update.rate(step, before.run.steps) for step in (start - 1, start))
+    new = after.update.rate(start, after.run.steps)
     if math.isclose(new, planned, rel_tol=_SAME_RATE):
         return ""
     return (
-        f"the learning rate goes from {last:.3g} (step {done - 1}) to {new:.3g} (step {done}), for update.schedule = "
+        f"the learning rate goes from {last:.3g} (step {start - 1}) to {new:.3g} (step {start}), for update.schedule = "
         f"'{after.update.schedule}' now falls over {after.update.schedule_steps or after.run.steps} steps; to keep the "
         f"rate as it was, resume with update.schedule_steps={before.update.schedule_steps or before.run.steps}"
     )
 
 
 def _require_unfinished(directory: RunDir, settings: Config) -> None:
-    done, more = directory.checkpoints(), "run.epochs=N" if settings.run.epochs else "run.steps=N"
-    if done and done[-1] == settings.run.steps and directory.status == "finished":
+    checkpoints, planned = directory.checkpoints(), counted(settings.run.steps, "step")
+    longer = "run.epochs=N" if settings.run.epochs else "run.steps=N"
+    is_finished = bool(checkpoints) and directory.status == "finished"
+    if is_finished and checkpoints[-1] == settings.run.steps:
         raise RunError(
-            f"'{directory.path}' is finished: {done[-1]} of {counted(settings.run.steps, 'step')}; add {more} to train "
-            "longer, or `steadyrl report` to write its report again"
+            f"'{directory.path}' is finished: {checkpoints[-1]} of {planned}; add {longer} to train longer, or "
+            "`steadyrl report` to write its report again"
         )
-    steps_made = _steps_made(directory)
+    records, steps_made = directory.metrics(), _steps_made(directory)
     if settings.run.steps < steps_made:
         raise RunError(
             f"'{directory.path}' has made {counted(steps_made, 'step')}, and with these settings it would have "
-            f"{settings.run.steps}: its curves would show steps that its policy has not seen; give {more} for at least "
-            f"{counted(steps_made, 'step')}"
+            f"{settings.run.steps}: its curves would show steps that its policy has not seen; give {longer} for at "
+            f"least {counted(steps_made, 'step')}"
         )
-    if done and directory.info().get("stopped_early") and directory.status == "finished":
-        rewards = {record["step"]: record.get("reward/mean") for record in directory.metrics()}
-        if target_held(settings, done[-1], rewards):
+    if is_finished and directory.info().get("stopped_early"):
+        if target_held(settings, checkpoints[-1], {record["step"]: record.get("reward/mean") for record in records}):
             raise RunError(
-                f"'{directory.path}' reached run.target = {settings.run.target:g} after {done[-1]} of "
-                f"{counted(settings.run.steps, 'step')}; add a higher run.target=N to train longer"
+                f"'{directory.path}' reached run.target = {settings.run.target:g} after {checkpoints[-1]} of "
+                f"{planned}; add a higher run.target=N to train longer"
             )
         patience = settings.evaluate.patience
-        if 0 < patience <= checkpoint.read_state(directory, done[-1]).evaluations_since_best:
+        if out_of_patience(patience, checkpoint.read_state(directory, checkpoints[-1])):
             raise RunError(
-                f"'{directory.path}' stopped early after {done[-1]} of {counted(settings.run.steps, 'step')}, with "
-                f"evaluate.patience = {patience}; add a larger evaluate.patience=N, or 0 for none, to train longer"
+                f"'{directory.path}' stopped early after {checkpoints[-1]} of {planned}, with evaluate.patience = "
+                f"{patience}; add a larger evaluate.patience=N, or 0 for none, to train longer"
             )
 
 
@@ -326,10 +321,10 @@ def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[st
     info, now = directory.info(), _data(session)
     if info.get("data") is None:
         return None  # a run that was killed before it was recorded
-    earlier = [info["data"], *(entry["data"] for entry in info.get("accepted_data") or ())]
+    earlier = [info["data"], *(acceptance["data"] for acceptance in info.get("accepted_data") or ())]
     if not all(isinstance(recorded, Mapping) for data in earlier for recorded in data.values()):
         raise RunError(f"'{directory.info_file}' is damaged: its 'data' holds no counts and digests; restore the file")
-    changes = [[split for split in now if _content(data.get(split, {})) != _content(now[split])] for data in earlier]
+    changes = [[split for split in now if _fixed(data.get(split, {})) != _fixed(now[split])] for data in earlier]
     if not all(changes):
         return None
     if accepts:
@@ -338,9 +333,9 @@ def _changed_data(directory: RunDir, session: Session, accepts: bool) -> dict[st
         f"{split}: {earlier[-1].get(split, {}).get('problems', 'unknown')} problems then, {now[split]['problems']} now"
         for split in changes[-1]
     )
-    since = "they were accepted" if earlier[1:] else "it began"
+    event = "they were accepted" if earlier[1:] else "it began"
     raise RunError(
-        f"the data of '{directory.path}' changed since {since} ({counts}; texts or columns differ); restore the data, "
+        f"the data of '{directory.path}' changed since {event} ({counts}; texts or columns differ); restore the data, "
         "start a new run, or add --accept-changed-data to go on with what is there"
     )
 
@@ -350,15 +345,15 @@ def _require_same_model(directory: RunDir, session: Session) -> None:
 
     The weights of the policy are the checkpoint's. All else is read from model.path again, where another model may be.
     """
-    done, before, now = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
-    if before is not None and now is not None and before != now:
-        copied = f" ('{directory.checkpoint_folder(done[-1]) / 'policy'}' has a copy)" if done else ""
+    checkpoints, before, current = directory.checkpoints(), directory.info().get("tokenizer"), _tokenizer(session)
+    if before is not None and current is not None and before != current:
+        copied = f" ('{directory.checkpoint_folder(checkpoints[-1]) / 'policy'}' has a copy)" if checkpoints else ""
         raise RunError(
             f"the tokenizer or the chat template of model.path = '{session.config.model.path}' changed since "
             f"'{directory.path}' began: prompts would get other tokens; restore its files{copied}, or start a new run"
         )
-    if done and isinstance(session.backend, Referring):
-        session.backend.check_reference(directory.checkpoint_folder(done[-1]))
+    if checkpoints and isinstance(session.backend, Referring):
+        session.backend.check_reference(directory.checkpoint_folder(checkpoints[-1]))
 
 
 def _tokenizer(session: Session) -> str | None:
@@ -384,14 +379,17 @@ def scoring_parts(config: Config) -> list[tuple[str, str]]:
 
 def _data(session: Session) -> dict[str, dict[str, Any]]:
     """Return what is trained on and what judges, and a digest of all that is in them."""
+    splits = {"train": session.problems, "heldout": session.heldout}
+    splits |= {f"heldout/{extra.name}": extra.problems for extra in session.sets}
     counts = data_counts(session.task, session.problems, session.heldout)
     return {
-        split: {**counts[split], "sha256": digest(problems), **session.long_prompts.get(split, {})}
-        for split, problems in (("train", session.problems), ("heldout", session.heldout))
-    } | {f"heldout/{own.name}": {"problems": len(own.problems), "sha256": digest(own.problems)} for own in session.sets}
+        split: counts.get(split, {"problems": len(problems)})
+        | {"sha256": digest(problems), **session.long_prompts.get(split, {})}
+        for split, problems in splits.items()
+    }
 
 
-def _content(split: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may not change of a split while a run goes on; the folder that it is in may be another."""
     return {name: value for name, value in split.items() if name not in ("source", "prompts", "of", "trained_on_too")}
 

@@ -70,13 +70,15 @@ def begin_again(run: RunDir, config: Config, accepted: Mapping[str, Any] | None)
     """Note that a run goes on, with which settings, and from when on with changed data; return the attempt's number."""
     info = run.info()
     attempt: int = 1 + max(info.get("attempt", 0), *(record["attempt"] for record in run.metrics()), 0)
-    ended: dict[str, Any] = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
-    processor_s = None if info.get("ended") is None else info.get("processor_s")  # what was killed did not say
+    changes: dict[str, Any] = {"status": "running", "error": None, "ended": None, "best": None, "stopped_early": None}
+    # A run that was killed did not say what it had spent.
+    processor_s = None if info.get("ended") is None else info.get("processor_s")
+    changes |= {"processor_s": processor_s, "attempt": attempt, "process": _process()}
     steps = 1 + max((record["step"] for record in run.metrics()), default=-1)
     if accepted is not None:
-        entry = {"step": max(run.checkpoints(), default=0), "time": time.time(), "data": dict(accepted)}
-        ended["accepted_data"] = [*(info.get("accepted_data") or ()), entry]
-    write_settings(run, config, info | ended | {"processor_s": processor_s, "attempt": attempt, "process": _process()})
+        acceptance = {"step": max(run.checkpoints(), default=0), "time": time.time(), "data": dict(accepted)}
+        changes["accepted_data"] = [*(info.get("accepted_data") or ()), acceptance]
+    write_settings(run, config, info | changes)
     # In a run that trains longer it is that of one step among others; one killed at its very end makes no more steps.
     for name in ("", *run.heldout_sets()):
         if (after := run.evaluation_file("after", name)).is_file() and 0 < steps < config.run.steps:
@@ -96,34 +98,34 @@ def add_model(run: RunDir, session: Session) -> None:
     policy = session.backend.describe()
     model = policy.get("model", run.info().get("model"))
     metric = session.task.metric or "reward"  # "" is the weighted total
-    _change(run, metric=metric, model=model, policy=policy, heldout=len(session.heldout))
+    _update_info(run, metric=metric, model=model, policy=policy, heldout=len(session.heldout))
 
 
 def add_origin(run: RunDir, data: Mapping[str, Any], tokenizer: str | None, code: Mapping[str, str]) -> None:
     """Record what the run began with: its problems, its tokenizer, and the files of the user's own parts."""
-    _change(run, data=dict(data), tokenizer=tokenizer, code=dict(code))
+    _update_info(run, data=dict(data), tokenizer=tokenizer, code=dict(code))
 
 
 def close(run: RunDir, status: str, config: Config, **spent: Any) -> None:
-    """Record how the run ended, what it ``spent`` (see ``outcome``), its best score, and why it stopped early."""
+    """Record how the run ended, what it ``spent`` (see ``recording_end``), its best score, and why it stopped early."""
     state, patience = checkpoint.read_state(run, run.checkpoints()[-1]), config.evaluate.patience
-    why: dict[str, float] = {}
+    stop_reason: dict[str, float] = {}
     if state.step < config.run.steps and out_of_patience(patience, state):
-        why = {"patience": patience}
+        stop_reason = {"patience": patience}
     elif state.step < config.run.steps and status == "finished" and config.run.target is not None:
-        why = {"target": config.run.target}
-    _change(
+        stop_reason = {"target": config.run.target}
+    _update_info(
         run,
         status=status,
         ended=time.time(),
         best=None if state.best is None else asdict(state.best),
-        stopped_early={"step": state.step, **why} if why else None,
+        stopped_early={"step": state.step, **stop_reason} if stop_reason else None,
         **spent,
     )
 
 
 @contextmanager
-def outcome(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
+def recording_end(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
     """Record an error or an interrupt that ends a run which has not ended yet, and let it pass on.
 
     Yields a function that returns the processor time and the memory of the run so far. They are written together with
@@ -143,7 +145,7 @@ def outcome(run: RunDir) -> Iterator[Callable[[], dict[str, Any]]]:
         message = without_keys(str(error)) if isinstance(error, SteadyError) else exception_line(error)
         with suppress(SteadyError):  # on a full disk, or without run.json, what ended the run is what its user must see
             if run.status == "running":
-                _change(run, status=status, error=message, ended=time.time(), **spent())
+                _update_info(run, status=status, error=message, ended=time.time(), **spent())
         raise
 
 
@@ -152,7 +154,7 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _change(run: RunDir, **values: Any) -> None:
+def _update_info(run: RunDir, **values: Any) -> None:
     write_json(run.info_file, {**run.info(), **values})
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ from steadyrl.maths.select import drop_equal_rewards
 
 log = logging.getLogger(__name__)
 
-_MOST_UNCOMPARED = 10  # steps in a row, as many as a judge's failures are counted over by default
+_MAX_UNCOMPARED = 10  # steps in a row, as many as a judge's failures are counted over by default
 _MINIBATCH_KEY = 2**31 + 1  # the shuffles of minibatches never meet the seeds of rollouts
 
 
@@ -85,8 +86,8 @@ class Session:
     @property
     def heldout_sets(self) -> list[HeldoutSet]:
         """The task's own held-out problems, where it has some, and the sets of ``evaluate.sets``."""
-        own = [HeldoutSet("", self.heldout, self.terms)] if self.heldout else []
-        return [*own, *self.sets]
+        task_set = [HeldoutSet("", self.heldout, self.terms)] if self.heldout else []
+        return [*task_set, *self.sets]
 
     @property
     def environment(self) -> Environment | None:
@@ -148,11 +149,12 @@ class Watch:
 def joined(first: Watch, second: Watch) -> Watch:
     """Return a watch that calls one after the other; either may stop the run."""
 
-    def after(name: str) -> Callable[..., None]:
+    def in_turn(name: str) -> Callable[..., None]:
         earlier, later = getattr(first, name), getattr(second, name)
         return lambda *arguments: (earlier(*arguments), later(*arguments))  # type: ignore[return-value]
 
     def steps(total: int) -> AbstractContextManager[object]:
+        # Both are asked for here and not where they are entered: what is wrong with one is said before the run begins.
         return entered(first.around(total), second.around(total))
 
     @contextmanager
@@ -161,7 +163,7 @@ def joined(first: Watch, second: Watch) -> Watch:
             yield
 
     names = ("phase", "note", "opened", "step", "ended", "finding", "action")
-    called: dict[str, Any] = {name: after(name) for name in names}
+    called: dict[str, Any] = {name: in_turn(name) for name in names}
     return Watch(**called, steps=steps, stop=lambda: first.stop() or second.stop())
 
 
@@ -204,21 +206,24 @@ def open_session(config: Config) -> Session:
     sampling = Sampling(**config.sampling.model_dump())
     heldout = evaluation.pick_heldout(heldout, config.evaluate.problems)
     begin(f"counting the tokens of {counted(len(problems) + len(heldout), 'prompt')}")
-    train_set, heldout_set = fit_splits(task, problems, heldout, backend, sampling)
+    fitted_train, fitted_heldout = fit_splits(task, problems, heldout, backend, sampling)
     if algorithm.source == "demonstrations":
-        require_answers(backend, train_set.problems, task)
+        require_answers(backend, fitted_train.problems, task)
+    fitted_config = in_steps(config, len(fitted_train.problems))
+    if fitted_config.run.steps != config.run.steps:  # prompts were dropped, and rewards may read how long the run is
+        terms = make_terms(config.rewards, task, planned_updates(fitted_config))
     return Session(
-        config=in_steps(config, len(train_set.problems)),
+        config=fitted_config,
         task=task,
         terms=terms,
         algorithm=algorithm,
         curriculum=curriculum,
         backend=backend,
-        problems=tuple(train_set.problems),
-        heldout=tuple(heldout_set.problems),
+        problems=tuple(fitted_train.problems),
+        heldout=tuple(fitted_heldout.problems),
         sampling=sampling,
-        long_prompts={"train": train_set.counts(), "heldout": heldout_set.counts()},
-        sets=[replace(own, problems=fit_splits(task, (), own.problems, backend, sampling)[1].problems) for own in sets],
+        long_prompts={"train": fitted_train.counts(), "heldout": fitted_heldout.counts()},
+        sets=[replace(s, problems=fit_splits(task, (), s.problems, backend, sampling)[1].problems) for s in sets],
     )
 
 
@@ -231,23 +236,23 @@ def train(session: Session, run: RunDir, attempt: int = 0, watch: Watch | None =
         "finished", or "interrupted" where ``watch.stop`` said so.
     """
     watch = watch or Watch()
-    around = watch.around(session.config.run.steps)  # what is wrong with it is said before an evaluation takes minutes
+    context = watch.around(session.config.run.steps)  # refused, if wrong, before an evaluation takes minutes
     checkpoint.finish_writing(run, session.config.run.keep_checkpoints)
     state = checkpoint.load(run, session.backend) or State()
     state.algorithm = {**session.algorithm.state, **state.algorithm}  # an earlier version may have had fewer numbers
     _evaluate_before(session, run, state, watch)
     begin(f"training, step {state.step}")  # ends the evaluation for who watches; a step ends it
     guard = Safeguard(run, session.backend, session.config, watch.note)
-    with around, guard.saving():
+    with context, guard.saving():
         if not run_steps(session, run, state, attempt, watch, guard):
             return "interrupted"
-    for own in session.heldout_sets:
-        after, last = run.evaluation_file("after", own.name), run.evaluation_file(f"{state.step:06d}", own.name)
-        if session.config.evaluate.every and last.is_file():
-            write_text(after, last.read_text(encoding="utf-8"))
+    for heldout_set in session.heldout_sets:
+        after, newest = (run.evaluation_file(name, heldout_set.name) for name in ("after", f"{state.step:06d}"))
+        if session.config.evaluate.every and newest.is_file():
+            write_text(after, newest.read_text(encoding="utf-8"))
             continue
-        watch.phase(_evaluating(own))
-        write_lines(after, _evaluate(session, own))
+        watch.phase(_evaluation_phase(heldout_set))
+        _evaluate(session, heldout_set, after)
     return "finished"
 
 
@@ -273,7 +278,7 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         record = line.values
         guard.after_updates(state, record)
         line.add("the evaluation", _evaluate_now(session, run, state, watch))
-        with deferred():
+        with deferred():  # an interrupt between two of these files would leave half of a step on disk
             if look or record["step"] % config.run.rollouts_every == 0 or state.step == config.run.steps:
                 write_lines(run.rollouts_file(record["step"]), rollout_records(groups))
             if look:
@@ -291,10 +296,10 @@ def run_steps(session: Session, run: RunDir, state: State, attempt: int, watch: 
         guard.moved()  # the autopilot may go back to an earlier checkpoint
         state = pilot.steer(state, record, doctor.fresh if doctor else None)
         guard.begin(state)
-        last = state.step == config.run.steps or ends_early(config, state, rewards)
-        stopped = watch.stop() and not last
-        best = state.best is not None and state.best.step == state.step
-        if stopped or last or best or state.step % config.run.checkpoint_every == 0:
+        is_last = state.step == config.run.steps or ends_early(config, state, rewards)
+        stopped = watch.stop() and not is_last
+        is_best = state.best is not None and state.best.step == state.step
+        if stopped or is_last or is_best or state.step % config.run.checkpoint_every == 0:
             checkpoint.save(run, session.backend, state, config.run.keep_checkpoints)
         if stopped:
             return False
@@ -341,8 +346,8 @@ def one_step(
     session = with_knobs(session, state)
     config, backend, algorithm, step = session.config, session.backend, session.algorithm, state.step
     clock = metrics.Clock()
-    with rollouts_of_step(state, config.rollout.ahead, partial(gather, session), backend, clock) as drawn:
-        groups = list(drawn.groups)
+    with rollouts_of_step(state, config.rollout.ahead, partial(gather, session), backend, clock) as rollouts:
+        groups = list(rollouts.groups)
         training = _training_groups(session, groups, state)
         batch = limit_rewards(make_batch(training, backend.tokenizer.pad_id), config.update.reward_limit)
         scored = session.scored(batch)
@@ -352,32 +357,34 @@ def one_step(
             look.before(batch)
         rate = config.update.rate(step, config.run.steps) if step >= algorithm.value_warmup else 0.0
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
+        # Behind prepare: a correction weighs the advantages.
         corrected = replace(session, algorithm=correct(algorithm, batch, config.update.correction, state))
-        parts: dict[str, float] = {}
+        gradient_numbers: dict[str, float] = {}
         if (step + 1) % GRADIENT_PARTS_EVERY == 0:
-            parts = gradient_parts(backend, algorithm, scored, batch, state.algorithm, corrected.update_at(rate))
+            measured_update = corrected.update_at(rate)
+            gradient_numbers = gradient_parts(backend, algorithm, scored, batch, state.algorithm, measured_update)
         if guard:
             guard.before_updates()
-        updates = update(corrected, batch, rate, generator, step, guard)
-        moved = pilot_metrics(backend, batch, session.sampling, config, state)
+        update_numbers = update(corrected, batch, rate, generator, step, guard)
+        pilot_numbers = pilot_metrics(backend, batch, session.sampling, config, state)
         clock.lap("update")
         if look:
             look.after(training, groups)
     step_metrics, seconds = metrics.StepMetrics(), clock.total()
-    step_metrics.add("the rollouts", metrics.summarise(groups, batch, drawn.version == state.updates))
+    step_metrics.add("the rollouts", metrics.summarise(groups, batch, rollouts.version == state.updates))
     step_metrics.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
-    step_metrics.add("the choice of problems", drawn.numbers)
+    step_metrics.add("the choice of problems", rollouts.numbers)
     step_metrics.add("the correction", importance_metrics(batch))
-    step_metrics.add("the updates", updates | parts)
+    step_metrics.add("the updates", update_numbers | gradient_numbers)
     step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
-    step_metrics.add("the autopilot", moved)
+    step_metrics.add("the autopilot", pilot_numbers)
     step_metrics.add("the clock", clock.times())
     speed = step_metrics.values["tokens/sampled"] / seconds if seconds else None  # a clock may stand still
     data_epoch = state.problems_drawn / len(session.problems)
     step_metrics.add("the loop", {"learning_rate": rate, "data_epoch": data_epoch, "tokens/per_second": speed})
     step_metrics.add("the machine", {"memory/peak": memory_now().peak / 2**30})
     state.step += 1
-    state.updates += int(updates["updates"])
+    state.updates += int(update_numbers["updates"])
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in step_metrics.values.items() if v is not None})
     return groups, step_metrics.values
 
@@ -389,15 +396,15 @@ def _training_groups(session: Session, groups: list[Group], state: State) -> lis
     """
     require_scores(groups)
     algorithm, step = session.algorithm, state.step
-    why = nothing_to_compare(groups) if algorithm.compares else ""
-    state.steps_uncompared = state.steps_uncompared + 1 if why else 0
-    if state.steps_uncompared >= _MOST_UNCOMPARED:
+    message = nothing_to_compare(groups) if algorithm.compares else ""
+    state.steps_uncompared = state.steps_uncompared + 1 if message else 0
+    if state.steps_uncompared >= _MAX_UNCOMPARED:
         raise DataError(
-            f"{why}. So it was in {_MOST_UNCOMPARED} steps in a row, and this algorithm learns from comparisons only; "
-            "fix the reward, and go on with `steadyrl train --resume`"
+            f"{message}. So it was in {_MAX_UNCOMPARED} steps in a row, and this algorithm learns from comparisons "
+            "only; fix the reward, and go on with `steadyrl train --resume`"
         )
-    if why:
-        log.warning("step %d: %s; with nothing to compare, advantages are 0", step, why)
+    if message:
+        log.warning("step %d: %s; with nothing to compare, advantages are 0", step, message)
     training = algorithm.select(groups)
     if not training:
         raise DataError(
@@ -418,17 +425,22 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
     groups: list[Group] = []
     numbers: dict[str, float] = {}
     memory = recall(state.curriculum)
+    backend, environment, samples = session.backend, session.environment, settings.samples_per_prompt
     missing, rounds = settings.prompts_per_step, 0
     while missing > 0 and rounds <= settings.refill:
-        drawn = state.problems_drawn + len(groups)
-        choice = session.curriculum.choose(Request(session.problems, missing, drawn, step, seed, mutate), memory)
+        request = Request(session.problems, missing, state.problems_drawn + len(groups), step, seed, mutate)
+        choice = session.curriculum.choose(request, memory)
+        # The first round draws what it would draw without rollout.refill.
         key = (seed, step, rounds) if rounds else (seed, step)
-        new_groups = _answer(session, choice.problems, key, state.updates)
+        if session.algorithm.source == "demonstrations":
+            new_groups = demonstrate(backend, choice.problems, session.task, key, environment)
+        else:
+            new_groups = collect(backend, choice.problems, samples, session.sampling, key, state.updates, environment)
         clock.lap("rollout")
         new_groups = score_groups(new_groups, session.terms)
         clock.lap("reward")
-        why = dict(zip((problem.id for problem in choice.problems), choice.why, strict=True))
-        groups += [replace(group, why=why[group.problem.id]) for group in new_groups]
+        reasons = dict(zip((problem.id for problem in choice.problems), choice.why, strict=True))
+        groups += [replace(group, why=reasons[group.problem.id]) for group in new_groups]
         memory = session.curriculum.observe(choice.memory, new_groups, step)
         if choice.entropy is not None:
             numbers |= {"curriculum/entropy": choice.entropy, "curriculum/known": float(len(memory.seen))}
@@ -436,13 +448,6 @@ def gather(session: Session, state: State, clock: metrics.Clock) -> tuple[list[G
     if settings.refill:
         numbers["curriculum/rounds"] = float(rounds)
     return groups, memory, numbers
-
-
-def _answer(session: Session, problems: Sequence[Problem], key: tuple[int, ...], version: int) -> list[Group]:
-    if session.algorithm.source == "demonstrations":
-        return demonstrate(session.backend, problems, session.task, key, session.environment)
-    samples = session.config.rollout.samples_per_prompt
-    return collect(session.backend, problems, samples, session.sampling, key, version, session.environment)
 
 
 def with_knobs(session: Session, state: State) -> Session:
@@ -477,13 +482,14 @@ def update(
     settings = session.config.update
     batch, records = only_trained(batch), list[dict[str, float]]()
     for epoch in range(settings.epochs):
-        parts = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
-        parts = [np.sort(rows) for rows in parts if batch.completion_mask[rows].any()]  # some are empty if few scored
-        total = settings.epochs * len(parts)
+        minibatches = np.array_split(generator.permutation(len(batch.lengths)), settings.minibatches)
+        # Some are empty where few rollouts were scored.
+        minibatches = [np.sort(rows) for rows in minibatches if batch.completion_mask[rows].any()]
+        total = settings.epochs * len(minibatches)
         tell("updates", len(records), total)
-        for number, rows in enumerate(parts, start=1):
-            part = take_rows(batch, rows)
-            stats = session.algorithm.update(session.backend, part, session.update_at(rate))
+        for minibatches_done, rows in enumerate(minibatches, start=1):
+            minibatch = take_rows(batch, rows)
+            stats = session.algorithm.update(session.backend, minibatch, session.update_at(rate))
             means_now = {name: total / count for name, (total, count) in stats.items()}
             if not math.isfinite(means_now["grad_norm"]):
                 raise DivergedError(
@@ -496,7 +502,7 @@ def update(
                 guard.moved()
             tell("updates", len(records), total)
             if means_now.get("kl_old_k3", 0.0) > settings.kl_old_limit:
-                return _mean_updates(records, epoch + number / len(parts), settings)
+                return _mean_updates(records, epoch + minibatches_done / len(minibatches), settings)
     return _mean_updates(records, settings.epochs, settings)
 
 
@@ -507,21 +513,20 @@ def _mean_updates(records: Sequence[Mapping[str, float]], epochs: float, setting
     return means | {"updates": float(len(records)), "epochs": float(epochs)}
 
 
-def _evaluate(session: Session, problems: HeldoutSet) -> list[dict[str, Any]]:
-    metric = session.task.metric
-    records = evaluation.evaluate(
-        session.backend, problems.problems, problems.terms, session.config, metric, session.environment
-    )
-    return evaluation.require_metric(records, metric, problems.terms)
+def _evaluate(session: Session, heldout_set: HeldoutSet, file: Path) -> list[dict[str, Any]]:
+    problems, terms, metric = heldout_set.problems, heldout_set.terms, session.task.metric
+    records = evaluation.evaluate(session.backend, problems, terms, session.config, metric, session.environment)
+    write_lines(file, evaluation.require_metric(records, metric, terms))
+    return records
 
 
 def _evaluate_before(session: Session, run: RunDir, state: State, watch: Watch) -> None:
     """Evaluate the untrained policy and the model-free rules, unless an earlier attempt did."""
-    for own in session.heldout_sets:
-        before = run.evaluation_file("before", own.name)
+    for heldout_set in session.heldout_sets:
+        before = run.evaluation_file("before", heldout_set.name)
         if state.step == 0 and not before.is_file():
-            watch.phase(f"{_evaluating(own)} before training")
-            write_lines(before, _evaluate(session, own))
+            watch.phase(f"{_evaluation_phase(heldout_set)} before training")
+            _evaluate(session, heldout_set, before)
     rules = plugins.functions_of(session.task, "baselines")
     if rules and session.heldout and not run.evaluation_file("baselines").is_file():
         begin(f"scoring answers without a model to {counted(len(session.heldout), 'problem')}")
@@ -535,33 +540,36 @@ def _evaluate_now(session: Session, run: RunDir, state: State, watch: Watch) -> 
     if not settings.every or (step % settings.every and step < session.config.run.steps):
         return {}
     numbers: dict[str, float] = {}
-    for own in session.heldout_sets:
-        records = _evaluate(session, own)
-        write_lines(run.evaluation_file(f"{step:06d}", own.name), records)
-        numbers |= evaluation.heldout_metrics(records, settings.deploy, own.name)
-        if own.name:
+    for heldout_set in session.heldout_sets:
+        records = _evaluate(session, heldout_set, run.evaluation_file(f"{step:06d}", heldout_set.name))
+        numbers |= evaluation.heldout_metrics(records, settings.deploy, heldout_set.name)
+        if heldout_set.name:
             continue
         latest = evaluation.follow_best(state, records, settings.deploy)
-        if line := evaluation.said_of_best(state, latest, settings.patience):
+        if line := evaluation.best_message(state, latest, settings.patience):
             watch.note(line)
     return numbers
 
 
-def _evaluating(own: HeldoutSet) -> str:
-    return f"evaluating on {counted(len(own.problems), 'held-out problem')}{own.name and f' of {own.name!r}'}"
+def _evaluation_phase(heldout_set: HeldoutSet) -> str:
+    name = heldout_set.name and f" of {heldout_set.name!r}"
+    return f"evaluating on {counted(len(heldout_set.problems), 'held-out problem')}{name}"
 
 
 def _token_look(session: Session, state: State) -> TokenLook | None:
     """Return what measures single tokens of the next step, or None where none are recorded in it."""
-    every, sampling = session.config.run.token_details_every, with_knobs(session, state).sampling
-    return TokenLook(session.backend, sampling, session.algorithm.needs) if every and state.step % every == 0 else None
+    interval = session.config.run.token_details_every
+    if not interval or state.step % interval:
+        return None
+    return TokenLook(session.backend, with_knobs(session, state).sampling, session.algorithm.needs)
 
 
 def _doctor(session: Session, run: RunDir, step: int) -> LiveDoctor | None:
     """Return the doctor that follows the run, with what is known from before ``step``; None where none is wanted."""
-    every = session.config.run.doctor_every
-    if not every:
+    interval = session.config.run.doctor_every
+    if not interval:
         return None
-    doctor = LiveDoctor(dump(session.config), every, format="steadyrl", completions=Ends(run.rollouts_file(0).parent))
+    ends = Ends(run.rollouts_file(0).parent)
+    doctor = LiveDoctor(dump(session.config), interval, format="steadyrl", completions=ends)
     doctor.remember(row for row in run.metrics() if row["step"] < step)
     return doctor

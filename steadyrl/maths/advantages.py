@@ -57,8 +57,8 @@ def at_turn_ends(rewards: np.ndarray, turn_rewards: np.ndarray | None, mask: np.
     """
     if turn_rewards is None:
         return at_last_token(rewards, mask)
-    paid: np.ndarray = turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
-    return paid
+    token_rewards: np.ndarray = turn_rewards + at_last_token(rewards - turn_rewards.sum(axis=1), mask)
+    return token_rewards
 
 
 def at_every_token(advantages: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -112,7 +112,7 @@ def overlong_penalty(lengths: np.ndarray, limit: int, buffer: int) -> np.ndarray
         Yu et al., "DAPO" (arXiv 2503.14476), section 3.4, equation 13 (soft overlong punishment).
     """
     assert 0 < buffer <= limit, f"the buffer of {buffer} tokens must lie in (0, {limit}]"
-    penalty: np.ndarray = -np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)
+    penalty: np.ndarray = -np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)  # [B]
     return penalty
 
 
@@ -149,14 +149,14 @@ def gae(
         f"shapes differ: rewards {token_rewards.shape}, values {values.shape}, mask {mask.shape}"
     )
     assert 0 <= gamma <= 1 and 0 <= lam <= 1, f"gamma {gamma} and lam {lam} must lie in [0, 1]"
-    rewards = np.where(mask, token_rewards, 0.0).astype(np.float64)
+    rewards = np.where(mask, token_rewards, 0.0).astype(np.float64)  # [B, T]
     values = np.where(mask, values, 0.0).astype(np.float64)
     advantages = np.zeros(mask.shape)
     next_value = np.zeros(len(mask))  # [B], of the nearest chosen token to the right; 0 once the episode is over
-    next_advantage = np.zeros(len(mask))
+    next_advantage = np.zeros(len(mask))  # [B], of the same token
     for t in reversed(range(mask.shape[1])):
         chosen = mask[:, t]
-        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        delta = rewards[:, t] + gamma * next_value - values[:, t]  # [B]
         next_advantage = np.where(chosen, delta + gamma * lam * next_advantage, next_advantage)
         next_value = np.where(chosen, values[:, t], next_value)
         advantages[:, t] = np.where(chosen, next_advantage, 0.0)
@@ -196,10 +196,10 @@ def turn_gae(
         Zhou et al., "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL" (arXiv 2402.19446), whose
         upper level takes an utterance as one action.
     """
-    turns = turn_numbers(mask)
-    earned = _sum_by_turn(token_rewards, turns)  # [B, K]
-    predicted = _sum_by_turn(np.where(_turn_begins(mask), values, 0.0), turns)
-    advantages, returns = gae(earned, predicted, _are_turns(turns), gamma, lam)
+    turns = turn_numbers(mask)  # [B, T]
+    turn_rewards = _sum_by_turn(token_rewards, turns)  # [B, K]
+    turn_values = _sum_by_turn(np.where(_turn_begins(mask), values, 0.0), turns)
+    advantages, returns = gae(turn_rewards, turn_values, _has_turn(turns), gamma, lam)
     return _spread_turns(advantages, turns), _spread_turns(returns, turns)
 
 
@@ -230,26 +230,27 @@ def turn_advantages(
         advantage is likewise made of the rewards that follow.
     """
     turns = turn_numbers(mask)
-    earned = _sum_by_turn(token_rewards, turns)  # [B, K]
-    ahead, _ = gae(earned, np.zeros(earned.shape), _are_turns(turns), gamma, 1.0)  # returns, for all values are 0
-    rows, numbers = np.nonzero(_are_turns(turns))
-    compared = groups[rows] * earned.shape[1] + numbers  # one number for each turn of each group
-    advantages = np.zeros(earned.shape)
-    advantages[rows, numbers] = scale(group_baseline(ahead[rows, numbers], compared), compared)
+    turn_rewards = _sum_by_turn(token_rewards, turns)  # [B, K]
+    # With values of 0 and lambda 1 advantages are returns.
+    returns, _ = gae(turn_rewards, np.zeros(turn_rewards.shape), _has_turn(turns), gamma, 1.0)
+    rows, numbers = np.nonzero(_has_turn(turns))  # [N] each, of the turns there are
+    turn_groups = groups[rows] * turn_rewards.shape[1] + numbers  # one number for each turn of each group
+    advantages = np.zeros(turn_rewards.shape)
+    advantages[rows, numbers] = scale(group_baseline(returns[rows, numbers], turn_groups), turn_groups)
     return _spread_turns(advantages, turns)
 
 
-def _are_turns(turns: np.ndarray) -> np.ndarray:
+def _has_turn(turns: np.ndarray) -> np.ndarray:
     """Return which turns a row has: [B, K] bool of the numbers [B, T] of turns, K the most turns of a row."""
     last = turns.max(axis=1, initial=-1)[:, None]  # [B, 1]
     numbers: np.ndarray = np.arange(turns.max(initial=-1) + 1)  # [K]
-    are: np.ndarray = numbers <= last
-    return are
+    has_turn: np.ndarray = numbers <= last
+    return has_turn
 
 
 def _sum_by_turn(x: np.ndarray, turns: np.ndarray) -> np.ndarray:
     """Return the sums of x [B, T] over the tokens of each turn, [B, K] float64."""
-    sums = np.zeros(_are_turns(turns).shape)
+    sums = np.zeros(_has_turn(turns).shape)  # [B, K]
     rows, columns = np.nonzero(turns >= 0)
     np.add.at(sums, (rows, turns[rows, columns]), x[rows, columns])
     return sums
@@ -301,11 +302,11 @@ def leave_one_out(rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:
         in LLMs" (arXiv 2402.14740), the RLOO estimator.
     """
     offsets, sizes = _offsets_and_sizes(rewards, groups)
-    baseline = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)
+    baseline = (_group_sum(offsets, groups) - offsets) / np.maximum(sizes - 1, 1)  # [B]
     return np.where(sizes > 1, offsets - baseline, 0.0)
 
 
-def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept_mask: np.ndarray) -> np.ndarray:
     """Subtract from each reward the mean of the rewards that a filter left in its group.
 
     Rollouts are compared with the best of their group instead of with all of it. A kept rollout below the mean of the
@@ -314,14 +315,14 @@ def above_mean_of_kept(rewards: np.ndarray, groups: np.ndarray, kept: np.ndarray
     Args:
         rewards: [B], finite.
         groups: [B] int.
-        kept: [B] bool.
+        kept_mask: [B] bool.
 
     Returns:
         [B] float64. The advantages of the kept sum to 0 in each group, and are 0 where a single rollout is kept.
     """
     advantages = np.zeros(len(rewards))
-    if kept.any():
-        advantages[kept] = group_baseline(rewards[kept], groups[kept])
+    if kept_mask.any():
+        advantages[kept_mask] = group_baseline(rewards[kept_mask], groups[kept_mask])
     return advantages
 
 
@@ -340,7 +341,7 @@ def best_of_group(rewards: np.ndarray, groups: np.ndarray, count: int) -> np.nda
     order = np.lexsort((np.arange(len(rewards)), -rewards, groups))  # by group, the best first
     _, starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)
     rank = np.arange(len(rewards)) - np.repeat(starts, sizes)  # in the group
-    best = np.zeros(len(rewards), bool)
+    best = np.zeros(len(rewards), bool)  # [B]
     best[order] = rank < count
     return best
 
@@ -369,7 +370,7 @@ def exponential_weights(rewards: np.ndarray, groups: np.ndarray, temperature: fl
     """
     assert temperature > 0, f"temperature {temperature} must be above 0"
     _, index = np.unique(groups, return_inverse=True)
-    highest = np.full(index.max() + 1, -np.inf)
+    highest = np.full(index.max() + 1, -np.inf)  # [G]
     np.maximum.at(highest, index, rewards)
     raw = np.exp((rewards - highest[index]) / temperature)  # no overflow: at most 1
     weights: np.ndarray = raw * _group_sum(np.ones(len(groups)), groups) / _group_sum(raw, groups)
@@ -393,7 +394,7 @@ def group_scale(advantages: np.ndarray, groups: np.ndarray) -> np.ndarray:
         Shao et al., "DeepSeekMath" (arXiv 2402.03300), section 4.1.2 (outcome supervision). The paper leaves the
         kind of deviation open; this is the one over n - 1, as in TRL and verl.
     """
-    squares = _group_sum(group_baseline(advantages, groups) ** 2, groups)
+    squares = _group_sum(group_baseline(advantages, groups) ** 2, groups)  # [B], each row its group's
     sizes = _group_sum(np.ones(len(groups)), groups)
     deviation = np.sqrt(squares / np.maximum(sizes - 1, 1))
     scaled: np.ndarray = advantages / (deviation + GROUP_EPS)

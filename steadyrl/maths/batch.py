@@ -9,7 +9,7 @@ Rows are prompt then completion, padded on the right. Column t holds what belong
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ def make_batch(groups: Sequence[Group], pad_id: int) -> Batch:
     """
     rows = [(g, rollout) for g, group in enumerate(groups) for rollout in group.rollouts]
     assert rows, "a batch needs at least one rollout"
-    lengths = np.array([len(r.prompt_ids) + len(r.completion_ids) for _, r in rows], np.int32)
+    lengths = np.array([len(r.prompt_ids) + len(r.completion_ids) for _, r in rows], np.int32)  # [B]
     shape = (len(rows), int(lengths.max()))
     tokens = np.full(shape, pad_id, np.int32)  # [B, T]
     mask = np.zeros(shape, bool)  # [B, T]
@@ -68,25 +68,13 @@ def take_rows(batch: Batch, rows: np.ndarray) -> Batch:
         rows: [b] int, which rows, in which order.
     """
     width = int(batch.lengths[rows].max())
-
-    def part(array: Array) -> Array:
-        if array is None:
-            return None
-        return array[rows, :width] if array.ndim == 2 else array[rows]
-
-    old = batch.old and TokenScores(**{name: part(getattr(batch.old, name)) for name in _SCORE_FIELDS})
-    kept_ids = batch.kept
-    if kept_ids is not None:
-        ends = kept_ids.lengths.sum(axis=1).cumsum()
-        parts = [kept_ids.ids[ends[row] - kept_ids.lengths[row].sum() : ends[row]] for row in rows]
-        kept_ids = KeptIds(np.concatenate(parts), part(kept_ids.lengths))
-    return replace(
-        batch,
-        **{name: part(getattr(batch, name)) for name in _ROW_FIELDS},
-        old=old,
-        kept=kept_ids,
-        measured={name: part(array) for name, array in batch.measured.items()},
-    )
+    kept_ids = np.zeros(0, np.int32)
+    if batch.kept is not None:
+        ends = batch.kept.lengths.sum(axis=1).cumsum()  # [B], behind the ids of each row
+        kept_ids = np.concatenate(
+            [batch.kept.ids[ends[row] - batch.kept.lengths[row].sum() : ends[row]] for row in rows]
+        )
+    return _map_arrays(batch, lambda x: x[rows, :width] if x.ndim == 2 else x[rows], kept_ids)
 
 
 def only_trained(batch: Batch) -> Batch:
@@ -99,19 +87,25 @@ def only_trained(batch: Batch) -> Batch:
     if batch.trains is None:
         return batch
     rows = batch.trains[:, None]  # [B, 1]
+    kept_ids = np.zeros(0, np.int32)
+    if batch.kept is not None:
+        kept_ids = batch.kept.ids[np.repeat(batch.trains, batch.kept.lengths.sum(axis=1))]
+    masked = _map_arrays(batch, lambda x: x if x.ndim == 1 else np.where(rows, x, x.dtype.type(0)), kept_ids)
+    return replace(masked, tokens=batch.tokens)
 
-    def part(array: Array) -> Array:
-        return array if array is None or array.ndim == 1 else np.where(rows, array, array.dtype.type(0))
 
-    kept_ids = batch.kept
-    if kept_ids is not None:
-        kept_ids = KeptIds(kept_ids.ids[np.repeat(batch.trains, kept_ids.lengths.sum(axis=1))], part(kept_ids.lengths))
+def _map_arrays(batch: Batch, change: Callable[[Array], Array], kept_ids: np.ndarray) -> Batch:
+    """Return a batch with all arrays [B, T] and [B] changed; ``kept_ids`` are those of the ragged ids that remain."""
+
+    def fields(record: Any, names: Sequence[str]) -> dict[str, Array]:
+        return {name: None if (x := getattr(record, name)) is None else change(x) for name in names}
+
     return replace(
         batch,
-        **{name: part(getattr(batch, name)) for name in _ROW_FIELDS if name != "tokens"},
-        old=batch.old and TokenScores(**{name: part(getattr(batch.old, name)) for name in _SCORE_FIELDS}),
-        kept=kept_ids,
-        measured={name: part(array) for name, array in batch.measured.items()},
+        **fields(batch, _ROW_FIELDS),
+        old=batch.old and TokenScores(**fields(batch.old, _SCORE_FIELDS)),
+        kept=batch.kept and KeptIds(kept_ids, change(batch.kept.lengths)),
+        measured={name: change(x) for name, x in batch.measured.items()},
     )
 
 
@@ -199,15 +193,15 @@ def micro_batches(batch: Batch, tokens: int) -> list[np.ndarray]:
     Returns:
         Row indices per part; at least one row each, every row with a completion token once.
     """
-    order = np.argsort(batch.lengths, kind="stable")
+    order = np.argsort(batch.lengths, kind="stable")  # [B], the shortest first
     order = order[batch.completion_mask[order].any(axis=1)]
     assert order.size, "a batch without a completion token must not reach a backend"
-    parts: list[list[int]] = [[]]
+    row_lists: list[list[int]] = [[]]
     for row in order.tolist():
-        if parts[-1] and (len(parts[-1]) + 1) * int(batch.lengths[row]) > tokens:
-            parts.append([])
-        parts[-1].append(row)
-    return [np.array(part) for part in parts]
+        if row_lists[-1] and (len(row_lists[-1]) + 1) * int(batch.lengths[row]) > tokens:
+            row_lists.append([])
+        row_lists[-1].append(row)
+    return [np.array(rows) for rows in row_lists]
 
 
 def _turn_rewards(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> np.ndarray | None:
@@ -226,7 +220,7 @@ def _turn_rewards(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> np.nda
 def _kept_ids(rollouts: Sequence[Rollout], shape: tuple[int, int]) -> KeptIds | None:
     if all(r.kept_ids is None for r in rollouts):
         return None
-    lengths = np.zeros(shape, np.int32)
+    lengths = np.zeros(shape, np.int32)  # [B, T]
     ids: list[np.ndarray] = []
     for row, rollout in enumerate(rollouts):
         start = len(rollout.prompt_ids)
@@ -244,13 +238,13 @@ def limit_rewards(batch: Batch, limit: float) -> Batch:
     return replace(batch, rewards=np.clip(batch.rewards, middle - limit, middle + limit))
 
 
-def plain_drawn(drawn: Drawn) -> dict[str, Any]:
-    """Return rollouts as plain data for JSON; ``recall_drawn(plain_drawn(drawn))`` equals them in every number."""
+def plain_drawn(rollouts: Drawn) -> dict[str, Any]:
+    """Return rollouts as plain data for JSON; ``recall_drawn(plain_drawn(rollouts))`` equals them in every number."""
     groups = [
         {"problem": asdict(group.problem), "why": group.why, "rollouts": [_plain_rollout(r) for r in group.rollouts]}
-        for group in drawn.groups
+        for group in rollouts.groups
     ]
-    return {"version": drawn.version, "numbers": dict(drawn.numbers), "groups": groups}
+    return {"version": rollouts.version, "numbers": dict(rollouts.numbers), "groups": groups}
 
 
 def recall_drawn(data: Mapping[str, Any]) -> Drawn:
@@ -277,6 +271,7 @@ def _plain_rollout(rollout: Rollout) -> dict[str, Any]:
     arrays = {name: _packed(getattr(rollout, name), kind) for name, kind in _PACKED.items()}
     kept_ids = rollout.kept_ids
     lengths = None if kept_ids is None else [len(ids) for ids in kept_ids]
+    # An empty array first: of a completion without tokens there is nothing to join.
     ids = None if kept_ids is None else _packed(np.concatenate([np.zeros(0, np.int32), *kept_ids]), "<i4")
     return {**asdict(replace(rollout, kept_ids=None)), **arrays, "kept_ids": ids, "kept_lengths": lengths}
 

@@ -75,7 +75,7 @@ def k3(xp: Array, logprobs: Array, ref: Array) -> Array:
         [...], nats per token, >= 0 up to rounding (1e-7 in float32). The exponential is constant above a log
         ratio of 20.
     """
-    log_ratio = ref - logprobs
+    log_ratio = ref - logprobs  # [...], of r/p
     return xp.exp(xp.clip(log_ratio, None, MAX_LOG_RATIO)) - 1.0 - log_ratio
 
 
@@ -100,7 +100,7 @@ def weighted_k3(xp: Array, logprobs: Array, ref: Array, old_logprobs: Array) -> 
         DeepSeek-AI, "DeepSeek-V3.2" (arXiv 2512.02556), equation 7. That k2 and not k3 is the right one without
         weights: Liu et al., "Rethinking KL Regularization in RLHF" (arXiv 2510.01555).
     """
-    log_weight = xp.clip(logprobs - old_logprobs, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_weight = xp.clip(logprobs - old_logprobs, -MAX_LOG_RATIO, MAX_LOG_RATIO)  # [...], of p/q
     return xp.exp(log_weight) * k3(xp, logprobs, ref)
 
 
@@ -114,7 +114,7 @@ def exact(logp_all: np.ndarray, logq_all: np.ndarray) -> np.ndarray:
     Returns:
         [...], nats; >= 0 up to rounding.
     """
-    p = np.exp(logp_all)
+    p = np.exp(logp_all)  # [..., V]
     supported = p > 0  # taking the logs only here avoids inf - inf and 0 * inf
     difference = np.where(supported, logp_all, 0.0) - np.where(supported, logq_all, 0.0)
     divergence: np.ndarray = (p * difference).sum(axis=-1)

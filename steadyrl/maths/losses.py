@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from steadyrl.core.types import Array, TokenScores
 from steadyrl.maths import kl
 
-# exp(20) is 5e8: any clip range acts long before, and float32 overflows at exp(88). The gradient is 0 beyond.
-MAX_LOG_RATIO = 20.0
+MAX_LOG_RATIO = kl.MAX_LOG_RATIO  # any clip range acts long before; the gradient is 0 beyond
 
 # The numbers of the corrections, as others ship them; docs/off-policy.md has what was measured with them.
 MAX_WEIGHT = 2.0
@@ -63,7 +62,7 @@ def sequence_log_ratio(xp: Array, logprobs: Array, old_logprobs: Array, mask: Ar
         Zheng et al., "Group Sequence Policy Optimization" (arXiv 2507.18071), s_i of equation 7.
     """
     tokens = mask.sum(axis=1, keepdims=True)  # [B, 1]
-    total = ((logprobs - old_logprobs) * mask).sum(axis=1, keepdims=True)
+    total = ((logprobs - old_logprobs) * mask).sum(axis=1, keepdims=True)  # [B, 1]
     return total / xp.where(tokens > 0, tokens, 1) * mask
 
 
@@ -94,9 +93,9 @@ def clipped_policy(
         clip ranges: Yu et al., "DAPO" (arXiv 2503.14476), section 3.1.
     """
     ratio = xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))  # [B, T]
-    free = -advantages * ratio
-    bounded = -advantages * xp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    return xp.maximum(free, bounded), xp.where(bounded > free, 1.0, 0.0)
+    unclipped = -advantages * ratio
+    clipped = -advantages * xp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    return xp.maximum(unclipped, clipped), xp.where(clipped > unclipped, 1.0, 0.0)
 
 
 def clipped_weight(
@@ -126,17 +125,17 @@ def clipped_weight(
     Source:
         MiniMax, "MiniMax-M1" (arXiv 2506.13585), section 3.1, equations 4 and 5, negated.
     """
-    most = math.log1p(clip_high)
-    inside = xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, most))  # [B, T], min(ratio, c)
-    beyond = xp.clip(log_ratio - most, 0.0, MAX_LOG_RATIO)
-    return -advantages * (inside + (1.0 + clip_high) * beyond), xp.where(log_ratio > most, 1.0, 0.0)
+    log_limit = math.log1p(clip_high)
+    inside = xp.exp(xp.clip(log_ratio, -MAX_LOG_RATIO, log_limit))  # [B, T], min(ratio, c)
+    beyond = xp.clip(log_ratio - log_limit, 0.0, MAX_LOG_RATIO)  # log(ratio / c), 0 below c
+    return -advantages * (inside + (1.0 + clip_high) * beyond), xp.where(log_ratio > log_limit, 1.0, 0.0)
 
 
 def clipped_value(xp: Array, values: Array, old_values: Array, returns: Array, clip: float) -> tuple[Array, Array]:
     """Compute the squared error of the value function, with its movement per batch bounded.
 
-        near = old_values + clip(values - old_values, -c, c)
-        loss = max((values - returns)^2, (near - returns)^2) / 2
+        near_values = old_values + clip(values - old_values, -c, c)
+        loss = max((values - returns)^2, (near_values - returns)^2) / 2
 
     Values that have moved further than c towards their return get no gradient. The bound is in units of the
     return: where returns are in the hundreds, a clip of 0.2 makes a batch teach next to nothing.
@@ -154,10 +153,10 @@ def clipped_value(xp: Array, values: Array, old_values: Array, returns: Array, c
     Source:
         OpenAI's baselines, ``baselines/ppo2/model.py`` (``vpredclipped``); not part of the PPO paper.
     """
-    near = old_values + xp.clip(values - old_values, -clip, clip)  # [B, T]
-    free_loss = 0.5 * (values - returns) ** 2
-    near_loss = 0.5 * (near - returns) ** 2
-    return xp.maximum(free_loss, near_loss), xp.where(near_loss > free_loss, 1.0, 0.0)
+    near_values = old_values + xp.clip(values - old_values, -clip, clip)  # [B, T]
+    unclipped_loss = 0.5 * (values - returns) ** 2
+    clipped_loss = 0.5 * (near_values - returns) ** 2
+    return xp.maximum(unclipped_loss, clipped_loss), xp.where(clipped_loss > unclipped_loss, 1.0, 0.0)
 
 
 def nll(xp: Array, logprobs: Array) -> Array:
@@ -215,7 +214,7 @@ def likelihood_loss(
         Dong et al., "RAFT: Reward rAnked FineTuning" (arXiv 2304.06767), the last step of its algorithm; with weights
         Peng et al., "Advantage-Weighted Regression" (arXiv 1910.00177).
     """
-    per_token = nll(xp, new.logprobs)
+    per_token = nll(xp, new.logprobs)  # [B, T]
     if "advantages" in arrays:
         per_token = per_token * arrays["advantages"]
     return reduce(xp, per_token, arrays["mask"], count), {"loss/nll": (per_token * arrays["mask"]).sum()}
@@ -322,7 +321,7 @@ def icepop_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Ar
     Source:
         Ling Team, "Every Step Evolves" (arXiv 2510.18855), IcePop; the band is verl's.
     """
-    ratio = _importance(xp, arrays)
+    ratio = _importance(xp, arrays)  # [B, T]
     return ratio * _inside(xp, ratio, *ICEPOP_BAND)
 
 
@@ -337,9 +336,9 @@ def dppo_weight(xp: Array, logprobs: Array, arrays: Mapping[str, Array]) -> Arra
         Qi et al., "Rethinking the Trust Region in LLM Reinforcement Learning" (arXiv 2602.04879), the binary total
         variation; without a penalty on the ratio.
     """
-    rise = xp.exp(logprobs) - xp.exp(arrays["sampling_logprobs"])
-    further = rise * xp.where(arrays["advantages"] > 0, 1.0, -1.0)
-    return _importance(xp, arrays) * xp.where(further > MAX_PROBABILITY_CHANGE, 0.0, 1.0)
+    rise = xp.exp(logprobs) - xp.exp(arrays["sampling_logprobs"])  # [B, T], of the probability
+    change = rise * xp.where(arrays["advantages"] > 0, 1.0, -1.0)
+    return _importance(xp, arrays) * xp.where(change > MAX_PROBABILITY_CHANGE, 0.0, 1.0)
 
 
 def _importance(xp: Array, arrays: Mapping[str, Array]) -> Array:

@@ -56,6 +56,5 @@ def best_of_n(groups: Sequence[Group], count: int = 1) -> list[Group]:
 
 
 def _reward(rollout: Rollout) -> float:
-    """Return the reward of a scored rollout."""
     assert rollout.reward is not None, "unscored rollouts are dropped before they are compared"
     return rollout.reward

@@ -13,7 +13,7 @@ from steadyrl.core.rundir import RunDir
 from steadyrl.core.words import counted
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
-from steadyrl.doctor.readers.own import read as read_log
+from steadyrl.doctor.readers.rundir import read as read_log
 from steadyrl.integrations.export.deliver import deliver
 from steadyrl.loop.launch import Answer, sample
 from steadyrl.python.curve import reward_curve

@@ -14,7 +14,7 @@ from steadyrl.core.counting.count import heard_by
 from steadyrl.core.errors import ConfigError, DataError
 from steadyrl.core.rundir import RunDir
 from steadyrl.core.types import Problem
-from steadyrl.loop.rewards.combine import written
+from steadyrl.loop.rewards.combine import text_rollout
 from steadyrl.loop.tasks.check import check_task
 from steadyrl.loop.train import open_session, train
 from tests import needs
@@ -92,7 +92,7 @@ def test_long_right_answers_are_compared_by_words_and_short_ones_by_letters(tmp_
     functions = runpy.run_path("rewards.py")
 
     def nearness(text, right):
-        return functions["near"](Problem("p", "tell", {"gold": right}), written(Problem("p", "tell"), text))
+        return functions["near"](Problem("p", "tell", {"gold": right}), text_rollout(Problem("p", "tell"), text))
 
     assert nearness(answer.upper(), answer) == 1.0
     assert nearness(answer.replace("word", "drow"), answer) == 0.0

@@ -59,7 +59,7 @@ class Worker:
         args, model, reference = self._config.backend.args, self.backend.model, self.backend.reference
         self._root = Root(model, self.backend.value_head)
         lower = torch.bfloat16 if self._description["precision"] == "bf16" else None
-        self._read = Reader(model, self.backend.parts, lower, args.gradient_checkpointing, args.activation_offload)
+        self._read = Reader(model, self.backend.split, lower, args.gradient_checkpointing, args.activation_offload)
         sharding = Sharding(mesh, torch.bfloat16 if args.weights == "bf16" else None, args.cpu_offload)
         sharding.of_policy(self._root, model.get_base_model() if self._config.model.lora_rank else model)
         self._roots: list[nn.Module] = [self._root]

@@ -26,8 +26,8 @@ from steadyrl.core.sections import ModelSection, SamplingSection
 Merge = Callable[[ModelSection, Path, Path], HFTokenizer]
 
 
-def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge | None) -> dict[str, Any]:
-    """Write the policy of a checkpoint into an empty folder; ``merged`` writes whole weights for an adapter.
+def write_policy(config: Config, checkpoint: Path, folder: Path, merge: Merge | None) -> dict[str, Any]:
+    """Write the policy of a checkpoint into an empty folder; ``merge`` writes whole weights for an adapter.
 
     Returns:
         What was written: ``kind`` ("weights" or "adapter"), ``base`` (folder or hub name of the model that was trained
@@ -46,7 +46,7 @@ def write_policy(config: Config, checkpoint: Path, folder: Path, merged: Merge |
     base = str(BASE_MODEL) if section.path == "base" else section.path
     if section.lora_rank:
         check_files(base)
-    merging = merged if section.lora_rank else None
+    merging = merge if section.lora_rank else None
     if merging is not None:
         if getattr(open_folder(section)[1], "quantization_config", None):
             raise ModelError(

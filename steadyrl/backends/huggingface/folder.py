@@ -27,8 +27,8 @@ READING_ERRORS = (
     OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError,
     RuntimeError, SafetensorError, StrictDataclassError, jinja2.TemplateError,
 )  # fmt: skip
-_OTHERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel", "ForMaskedLM")
-_LONGEST = 300  # characters of an error of transformers that are shown
+_UNFIT = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel", "ForMaskedLM")
+_MAX_ERROR_LENGTH = 300  # characters of an error of transformers that are shown
 _TOKENIZERS, _VOCABULARIES = ("tokenizer", "vocab", "merges"), {".model", ".tiktoken"}  # how their files are called
 INDEX = "model.safetensors.index.json"
 _TOKENIZER = "tokenizer.json"
@@ -36,10 +36,10 @@ _MOST_GROWTH = 100  # times the length of a text; published tokenizers put a few
 _EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}}
 _TEMPLATE = "chat_template.json"  # of what reads texts and images; transformers' tokenizers do not look for it
 _FILES = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", _TEMPLATE, INDEX)
-_OF_IMAGES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", _TEMPLATE)
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors calls them
 # What transformers says, by a part of it, and what is said instead: all of it would name its own classes and options.
-_SAID = {
+_EXPLANATIONS = {
     "trust_remote_code": "it needs Python code that the folder brings along (auto_map); if you trust that code as your "
     "own, set model.trust_remote_code = true",
     "Unrecognized configuration class": "transformers knows no causal language model of this type; expected one, as "
@@ -82,7 +82,7 @@ def open_folder(section: ModelSection) -> tuple[str, Any]:
             f"'{section.path}/config.json' has architectures = {names!r:.40}; expected names of classes, as "
             '["LlamaForCausalLM"]'
         )
-    unsuited = [name for name in names if name.endswith(_OTHERS)]
+    unsuited = [name for name in names if name.endswith(_UNFIT)]
     if unsuited:  # their body would load as a policy's where input and output embeddings are one
         raise ModelError(f"model.path = '{section.path}' is a {unsuited[0]}; expected a causal language model")
     if Path(path).is_dir():
@@ -114,11 +114,11 @@ def reading(path: str) -> Iterator[None]:
         of_reading = isinstance(error, READING_ERRORS) or type(error) is Exception  # tokenizers raises bare ones
         if not of_reading and not panic:
             raise
-        first = " ".join(str(error).split())[:_LONGEST] or type(error).__name__
+        first = " ".join(str(error).split())[:_MAX_ERROR_LENGTH] or type(error).__name__
         first = f"tokenizers stops at it ({first}); is tokenizer.json as it was published?" if panic else first
         if isinstance(error, KeyError):
             first = f"transformers looked for {first} and found nothing of that name" if " " not in first else first
-        first = next((explanation for part, explanation in _SAID.items() if part in str(error)), first)
+        first = next((explanation for part, explanation in _EXPLANATIONS.items() if part in str(error)), first)
         raise ModelError(f"model.path = '{path}' cannot be loaded: {first}") from error
     finally:
         logging_of.set_verbosity(before)
@@ -153,9 +153,9 @@ def _check_numbers(text: Any, path: str) -> None:
         value = _of_all_layers(text, name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a whole number above 0")
-        most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SHAPE
-        if value > most:
-            raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a number up to {most}")
+        limit = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SHAPE
+        if value > limit:
+            raise ModelError(f"'{path}/config.json' has {name} = {value!r:.40}; expected a number up to {limit}")
     heads, width = _of_all_layers(text, "num_attention_heads", 1), _of_all_layers(text, "hidden_size", 0)
     if width % heads and _of_all_layers(text, "head_dim", 1) is None:
         raise ModelError(
@@ -198,13 +198,13 @@ def _check_growth(file: Path) -> None:
     try:
         stated = json.loads(file.read_text(encoding="utf-8"))
         for stage in ("normalizer", "decoder"):
-            steps = [step for step in _steps(stated.get(stage)) if step.get("type") in ("Replace", "Prepend")]
+            steps = [step for step in _single_steps(stated.get(stage)) if step.get("type") in ("Replace", "Prepend")]
             text = "?" + "".join(str(pattern) for step in steps for pattern in (step.get("pattern") or {}).values())
-            most = _MOST_GROWTH * len(text)
+            limit = _MOST_GROWTH * len(text)
             for step in steps:
                 alone = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | {"normalizer": step}))
                 text = alone.normalizer.normalize_str(text)
-                if len(text) > most:
+                if len(text) > limit:
                     raise ModelError(
                         f"the {stage} in '{file}' makes texts more than {_MOST_GROWTH} times as long; expected the "
                         "tokenizer.json that the model was published with"
@@ -215,11 +215,11 @@ def _check_growth(file: Path) -> None:
         log.debug("'%s' is not looked through (%s)", file, exception_line(error))
 
 
-def _steps(stated: Any) -> Iterator[dict[str, Any]]:
+def _single_steps(stated: Any) -> Iterator[dict[str, Any]]:
     """Yield the single steps of a normalizer or a decoder, which may be sequences of sequences."""
     if isinstance(stated, dict) and stated.get("type") == "Sequence":
         for step in [*stated.get("normalizers", []), *stated.get("decoders", [])]:
-            yield from _steps(step)
+            yield from _single_steps(step)
     elif isinstance(stated, dict):
         yield stated
 
@@ -227,7 +227,7 @@ def _steps(stated: Any) -> Iterator[dict[str, Any]]:
 def beside(path: str) -> dict[str, bytes]:
     """Return the files by which programs prepare images, and write chats with them, that lie in a model's folder."""
     cached_file = require("transformers").utils.cached_file
-    files = {name: cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in _OF_IMAGES}
+    files = {name: cached_file(path, name, _raise_exceptions_for_missing_entries=False) for name in _PROCESSOR_FILES}
     return {name: Path(file).read_bytes() for name, file in files.items() if file}
 
 
@@ -253,10 +253,10 @@ def check_files(path: str) -> None:
         raise ModelError(f"'{path}' is not a model folder: {reason}")
     if not any((folder / name).is_file() for name in ("model.safetensors", INDEX)):
         raise ModelError(f"'{path}' holds no weights: expected model.safetensors{_other_weights(folder)}")
-    words = [file for file in folder.iterdir() if file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES]
-    if not words:
+    files = [file for file in folder.iterdir() if file.name.startswith(_TOKENIZERS) or file.suffix in _VOCABULARIES]
+    if not files:
         raise ModelError(f"'{path}' holds no tokenizer: expected tokenizer.json, as it lies beside the model's weights")
-    for file in sorted(words):
+    for file in sorted(files):
         if _is_pointer(file):
             raise ModelError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
     for file in (folder / name for name in _FILES):

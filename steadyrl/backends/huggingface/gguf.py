@@ -48,7 +48,7 @@ def write_gguf(folder: Path, file: Path, name: str) -> None:
             f"only {', '.join(FAMILIES)} with plain positions are written as GGUF here; convert it with {SCRIPT}"
         )
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    split = _split_of(folder, tokenizer)
+    split = _pre_tokenizer_name(folder, tokenizer)
     writer = gguf.GGUFWriter(file, family)
     writer.add_name(name)
     _add_shape(writer, config)
@@ -63,9 +63,9 @@ def write_gguf(folder: Path, file: Path, name: str) -> None:
             raise ModelError(
                 f"'{folder}' has a weight '{source}' that llama.cpp has no name for; convert with {SCRIPT}"
             )
-        part = source.split(".")[-2].removesuffix("_proj")
-        if family == "llama" and part in heads:
-            values = in_pairs(values, heads[part])
+        projection = source.split(".")[-2].removesuffix("_proj")
+        if family == "llama" and projection in heads:
+            values = in_pairs(values, heads[projection])
         if values.ndim == 1:  # norms and biases
             exact = (values.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else values.astype(np.float32)
             writer.add_tensor(target, exact)
@@ -113,7 +113,7 @@ def _add_shape(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(float(config["rms_norm_eps"]))
 
 
-def _split_of(folder: Path, tokenizer: Mapping[str, Any]) -> str:
+def _pre_tokenizer_name(folder: Path, tokenizer: Mapping[str, Any]) -> str:
     """Return llama.cpp's name for how a tokenizer splits a text."""
     steps = tokenizer.get("pre_tokenizer") or {}
     kinds = [step.get("type") for step in steps.get("pretokenizers", [steps])]
@@ -163,10 +163,10 @@ def _tensors(folder: Path) -> Iterator[tuple[str, str, np.ndarray]]:
         data = np.memmap(file, np.uint8, mode="r")
         length = int(data[:8].view("<u8")[0])
         header = json.loads(bytes(data[8 : 8 + length]))
-        for name, entry in header.items():
+        for name, info in header.items():
             if name == "__metadata__":
                 continue
-            if entry["dtype"] not in DTYPES:
-                raise ModelError(f"the weight '{name}' of '{file}' is {entry['dtype']}; expected {', '.join(DTYPES)}")
-            begin, end = (8 + length + offset for offset in entry["data_offsets"])
-            yield name, entry["dtype"], np.array(data[begin:end]).view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            if info["dtype"] not in DTYPES:
+                raise ModelError(f"the weight '{name}' of '{file}' is {info['dtype']}; expected {', '.join(DTYPES)}")
+            begin, end = (8 + length + offset for offset in info["data_offsets"])
+            yield name, info["dtype"], np.array(data[begin:end]).view(DTYPES[info["dtype"]]).reshape(info["shape"])

@@ -106,22 +106,22 @@ def check_probe(folder: Path, measure: Measure, precision: str) -> None:
     Raises:
         CheckpointError: The log-probs differ by more than rounding explains, or the probe is damaged.
     """
-    gap, most = _gap(folder / PROBE, measure, precision)
-    if not gap <= most:
+    gap, allowed = _gap(folder / PROBE, measure, precision)
+    if not gap <= allowed:
         raise CheckpointError(
             f"'{folder}' was loaded, but its log-probs are {gap:.2g} nats from those that were saved with it in "
-            f"{PROBE} (expected at most {most:g}): the weights or config.json were changed, or are read in another way "
-            f"here; restore the folder, or delete {PROBE} if you changed the weights on purpose"
+            f"{PROBE} (expected at most {allowed:g}): the weights or config.json were changed, or are read in another "
+            f"way here; restore the folder, or delete {PROBE} if you changed the weights on purpose"
         )
 
 
 def check_reference(folder: Path, model: str, measure: Measure, precision: str) -> None:
     """Refuse a reference that is not the one that the run began with, as ``check_probe`` refuses a policy."""
-    gap, most = _gap(folder / REFERENCE / PROBE, measure, precision)
-    if not gap <= most:
+    gap, allowed = _gap(folder / REFERENCE / PROBE, measure, precision)
+    if not gap <= allowed:
         raise CheckpointError(
             f"the model at model.path = '{model}' is no longer the one that the run began from: its log-probs are "
-            f"{gap:.2g} nats from those in '{folder / REFERENCE / PROBE}' (expected at most {most:g}), and the KL "
+            f"{gap:.2g} nats from those in '{folder / REFERENCE / PROBE}' (expected at most {allowed:g}), and the KL "
             "would be to another reference; restore the model, or start a new run with model.path = "
             f"'{folder / POLICY}'"
         )
@@ -137,7 +137,7 @@ def _gap(file: Path, measure: Measure, precision: str) -> tuple[float, float]:
         exact = probe["precision"] == precision == "fp32"
         if tokens.ndim != 1 or expected.shape != (len(tokens) - 1,) or not np.isfinite(expected).all():
             raise ValueError("it does not hold one log-prob for each token but the first")
-        far = np.abs(measure(tokens) - expected)
+        gaps = np.abs(measure(tokens) - expected)
     except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise CheckpointError(f"'{file}' is damaged ({error}); delete it to load the model unchecked") from error
-    return (float(far.max()), FP32_GAP) if exact else (float(far.mean()), BF16_GAP)
+    return (float(gaps.max()), FP32_GAP) if exact else (float(gaps.mean()), BF16_GAP)

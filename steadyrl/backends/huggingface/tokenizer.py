@@ -29,14 +29,14 @@ _MARKED = re.compile(rf"{_MARK}\d+{_MARK}")
 _CALLED = "marked_function_"  # the same for the names of functions, which templates may write as JSON
 _TRIAL_TOOLS = ({"type": "function", "function": {"name": _CALLED, "description": "", "parameters": {}}},)
 _QUESTION = {"role": "user", "content": "?"}
-_OUTLINES = 10_000  # that are remembered
+_MAX_OUTLINES = 10_000  # that are remembered
 # What templates raise: their own errors, and those of the Python methods that they call.
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-_OF_ALL_KINDS = "The 3.5 naïve 'users' of É2 said:\n\tif x_1 != [{y}]: return 1e-9  # Привет, 世界! مرحبا 🙂"
+_SAMPLE_TEXT = "The 3.5 naïve 'users' of É2 said:\n\tif x_1 != [{y}]: return 1e-9  # Привет, 世界! مرحبا 🙂"
 _UNKNOWN = 1 << 31  # rows of an embedding that nobody has looked at
-_WHOLE = 0.75  # of the rows; in real models all but a few of them have words
+_LEAST_SHARE = 0.75  # of the rows; in real models all but a few of them have words
 _SPECIAL = re.compile(r"<\|[^|<>\s]+\|>")  # how most families write the marks of a turn
 
 
@@ -68,21 +68,22 @@ class HFTokenizer:
         self._template_args = section.template_args
         self._skip_special = section.skip_special_tokens
         self._chat_of: tuple[object, Chat] | None = None  # the newest tools with their form, and how they are called
-        self._in_parts = False
-        self._before = [message.model_dump() for message in section.messages_before]
-        self._written: set[tuple[tuple[str, str, str], ...]] = set()  # outlines that lose nothing
+        self._content_as_list = False
+        self._messages_before = [message.model_dump() for message in section.messages_before]
+        self._complete_outlines: set[tuple[tuple[str, str, str], ...]] = set()  # outlines that lose nothing
         self._check_vocabulary()
-        own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
+        tokenizer_ends = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         if self._chat:
-            self._in_parts = self._wants_parts()
-            self._require_all(self._opening([_QUESTION]))  # a template that fails is reported before anything is paid
-            self._doubt_template()
+            self._content_as_list = self._needs_content_list()
+            # A template that fails is reported before anything is paid.
+            self._require_complete(self._with_messages_before([_QUESTION]))
+            self._warn_of_template()
             # The special token that the chat template writes behind an assistant's words, if there is one, ends a turn.
             _, mark, after = self._around_answer()
             behind = self._ids(after.lstrip())[:1] if mark else []
-            own = [*(id for id in behind if id in self._special_ids()), *own]
+            tokenizer_ends = [*(id for id in behind if id in self._special_ids()), *tokenizer_ends]
         stated = self._checked_ends(stated_ends)
-        ends = [id for id in dict.fromkeys([*own, *stated]) if 0 <= id < vocabulary]
+        ends = [id for id in dict.fromkeys([*tokenizer_ends, *stated]) if 0 <= id < vocabulary]
         if not ends:
             raise ModelError(
                 "the model's tokenizer names no end-of-sequence token, so that no completion could end; set "
@@ -96,7 +97,7 @@ class HFTokenizer:
         # padded to a round number of rows, which a policy may come to sample.
         special = self._special_ids() - {*self.end_ids, self.pad_id} if self._skip_special else set()
         rows = range(vocabulary) if vocabulary < _UNKNOWN else ()
-        self._unreported = frozenset(special | (set(rows) - set(tokenizer.get_vocab().values())))
+        self._unreported_ids = frozenset(special | (set(rows) - set(tokenizer.get_vocab().values())))
 
     def encode_prompt(self, prompt: str | Sequence[Message]) -> np.ndarray:
         """Return [P] int32 ids; with a chat template a text is one user message.
@@ -105,13 +106,13 @@ class HFTokenizer:
         one of its own.
         """
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        return self._encode(self._opening(messages))
+        return self._encode(self._with_messages_before(messages))
 
     def chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str = "auto") -> Chat:
         """See Conversing. Tokens that end a turn in the model's own form of calls join ``end_ids``."""
-        wanted = (tool_format, list(tools))
-        if self._chat_of is None or self._chat_of[0] != wanted:
-            self._chat_of = (wanted, self._new_chat(tools, tool_format))
+        key = (tool_format, list(tools))
+        if self._chat_of is None or self._chat_of[0] != key:
+            self._chat_of = (key, self._new_chat(tools, tool_format))
         return self._chat_of[1]
 
     def _new_chat(self, tools: Sequence[Mapping[str, Any]], tool_format: str) -> Chat:
@@ -122,7 +123,7 @@ class HFTokenizer:
 
         def encode(messages: Sequence[Message], tools_text: str) -> np.ndarray:
             """Return the ids of messages, with the tools described at the end of the system message."""
-            messages = self._opening(messages)
+            messages = self._with_messages_before(messages)
             system = messages[0]["content"] if messages[0]["role"] == "system" else ""
             described = {"role": "system", "content": "\n\n".join(filter(None, [system, tools_text]))}
             return self._encode([described, *messages[messages[0]["role"] == "system" :]])
@@ -135,52 +136,52 @@ class HFTokenizer:
             return TextChat(self, tools, FORMATS[tool_format], encode, decode)
 
         def template_ids(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-            return self._ids(self._templated(messages, True, tools))
+            return self._ids(self._apply_template(messages, True, tools))
 
         renderer = choose_renderer(self.hf, tool_format, self._template_args, template_ids if self._chat else None)
-        chat = RendererChat(renderer, self.hf, tools, self.end_ids, self._opening)
+        chat = RendererChat(renderer, self.hf, tools, self.end_ids, self._with_messages_before)
         self.end_ids = chat.end_ids
         return chat
 
     def _template_has_tools(self) -> bool:
         try:
-            return self._chat and _CALLED in self._templated([_QUESTION], True, _TRIAL_TOOLS)
+            return self._chat and _CALLED in self._apply_template([_QUESTION], True, _TRIAL_TOOLS)
         except ModelError:
             return False
 
-    def _opening(self, messages: Sequence[Message]) -> list[Message]:
+    def _with_messages_before(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages behind those that the config puts before every prompt."""
         own_system = messages[0]["role"] == "system"
-        before = [message for message in self._before if not (own_system and message["role"] == "system")]
+        before = [message for message in self._messages_before if not (own_system and message["role"] == "system")]
         return [*messages[:own_system], *before, *messages[own_system:]]
 
     def _encode(self, messages: Sequence[Message]) -> np.ndarray:
         if self._chat:
-            self._require_all(messages)
+            self._require_complete(messages)
             # Text first, then ids: the template writes its own special tokens, a second set must not be added.
-            ids = self._ids(self._templated(messages, add_generation_prompt=True))
+            ids = self._ids(self._apply_template(messages, add_generation_prompt=True))
         else:
             ids = self.hf(plain_text(messages))["input_ids"]
             if ids[:2] == [self.hf.bos_token_id] * 2:
                 ids = ids[1:]  # text that another program rendered may write the begin token itself
             if ids and ids[-1] in self.end_ids:
                 ids = ids[:-1]  # some tokenizers close every text; a closed prompt leaves nothing to say
-        return self._array(ids or [self.end_id])
+        return self._checked_ids(ids or [self.end_id])
 
     def encode_answer(self, text: str, after: str) -> np.ndarray:
         """See Tokenizer. Without a chat template a space parts the answer from what it follows."""
         lead = "" if self._chat or after[-1:].isspace() else " "
-        return self._array([*self._ids(lead + text), self.end_id])
+        return self._checked_ids([*self._ids(lead + text), self.end_id])
 
     def encode_turn(self, observation: str, ended: bool) -> np.ndarray:
         """See Tokenizer. With a chat template the observation is a user message, else a paragraph."""
-        ids = self._ids(self._between(observation) if self._chat else "\n" + observation)
+        ids = self._ids(self._text_between_turns(observation) if self._chat else "\n" + observation)
         closed = bool(ids) and ids[0] in self.end_ids
         if ended and closed:
             ids = ids[1:]
         elif not ended and not closed:
             ids = [self.end_id, *ids]
-        return self._array(ids)
+        return self._checked_ids(ids)
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer's files, and those beside it."""
@@ -191,40 +192,40 @@ class HFTokenizer:
     def identity(self) -> str:
         """See Identified. A template that writes the day is the same on another day."""
         template = self.hf.chat_template if self._chat else None
-        content = [self.hf(_OF_ALL_KINDS)["input_ids"], self.end_ids, template]
+        content = [self.hf(_SAMPLE_TEXT)["input_ids"], self.end_ids, template]
         return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
     def decode(self, ids: np.ndarray) -> str:
         """See Tokenizer. The first token that is left out is reported, for it may be one to read."""
-        shown: list[int] = ids.tolist()
+        text_ids: list[int] = ids.tolist()
         if not self._skip_special:
-            shown = [id for id in shown if id not in self.end_ids]
-        if not self._unreported.isdisjoint(shown):
-            left_out = dict.fromkeys(id for id in shown if id in self._unreported)
+            text_ids = [id for id in text_ids if id not in self.end_ids]
+        if not self._unreported_ids.isdisjoint(text_ids):
+            left_out = dict.fromkeys(id for id in text_ids if id in self._unreported_ids)
             log.warning(
                 "the policy wrote special tokens, or ids that no token has (%s), which its text leaves out, so that no "
                 "reward, judge or episode sees them; if they mark calls or reasoning, set "
                 "model.skip_special_tokens = false",
                 ", ".join(self.hf.convert_ids_to_tokens(id) or f"id {id}" for id in list(left_out)[:3]),
             )
-            self._unreported = frozenset()
+            self._unreported_ids = frozenset()
         # Of a list transformers asks the type of each number, which takes longer than to decode them.
-        text: str = self.hf.decode(np.array(shown, np.int64), skip_special_tokens=self._skip_special)
+        text: str = self.hf.decode(np.array(text_ids, np.int64), skip_special_tokens=self._skip_special)
         return text
 
     def _check_vocabulary(self) -> None:
         """Refuse a tokenizer of another model; special tokens past the embedding are no words (Gemma 3 has one)."""
         special = {id for id, token in self.hf.added_tokens_decoder.items() if token.special}
         words = {id for id in self.hf.get_vocab().values() if id not in special}
-        most = max(words, default=None)
-        if most is None:
+        largest_id = max(words, default=None)
+        if largest_id is None:
             raise ModelError("the tokenizer knows no words; expected the tokenizer that the model was trained with")
-        if most >= self._vocabulary:
+        if largest_id >= self._vocabulary:
             raise ModelError(
-                f"the tokenizer knows words with ids up to {most}, and the model's embedding has {self._vocabulary} "
-                "rows; expected the tokenizer that the model was trained with"
+                f"the tokenizer knows words with ids up to {largest_id}, and the model's embedding has "
+                f"{self._vocabulary} rows; expected the tokenizer that the model was trained with"
             )
-        if len(words) < _WHOLE * self._vocabulary < _WHOLE * _UNKNOWN:
+        if len(words) < _LEAST_SHARE * self._vocabulary < _LEAST_SHARE * _UNKNOWN:
             log.warning(
                 "the tokenizer knows %d words, and the model's embedding has %d rows; what only the others could write "
                 "is left out of prompts and answers. Is its tokenizer.json whole?", len(words), self._vocabulary,
@@ -251,30 +252,30 @@ class HFTokenizer:
             )
         return ids
 
-    def _wants_parts(self) -> bool:
+    def _needs_content_list(self) -> bool:
         """Return whether the chat template reads a message in parts alone, as many do of models of images too."""
-        for self._in_parts in (False, True):
+        for self._content_as_list in (False, True):
             with suppress(ModelError):
-                if _MARK in self._templated([{"role": "user", "content": _MARK}], add_generation_prompt=True):
-                    return self._in_parts
+                if _MARK in self._apply_template([{"role": "user", "content": _MARK}], add_generation_prompt=True):
+                    return self._content_as_list
         return False
 
-    def _require_all(self, messages: Sequence[Message]) -> None:
+    def _require_complete(self, messages: Sequence[Message]) -> None:
         """Refuse a chat template that leaves out what a message says; each outline of messages is looked at once."""
         shape = tuple(map(message_key, outline(messages)))
-        if shape in self._written:
+        if shape in self._complete_outlines:
             return
         marked = outline(messages, (f"{_MARK}{number}{_MARK}" for number in count()))
-        for place, message in enumerate(marked):
+        for index, message in enumerate(marked):
             if calls := message.get("tool_calls"):  # their names are found again in what the template makes of them
-                functions = [{**call["function"], "name": f"{_CALLED}{place}_"} for call in calls]
-                renamed = [{**call, "function": own} for call, own in zip(calls, functions, strict=True)]
-                marked[place] = {**message, "tool_calls": renamed}
-        text = self._templated(marked, add_generation_prompt=True)
-        for place, message in enumerate(marked, start=1):
-            if message.get("tool_calls") and f"{_CALLED}{place - 1}_" not in text:
+                functions = [{**call["function"], "name": f"{_CALLED}{index}_"} for call in calls]
+                renamed = [{**call, "function": function} for call, function in zip(calls, functions, strict=True)]
+                marked[index] = {**message, "tool_calls": renamed}
+        text = self._apply_template(marked, add_generation_prompt=True)
+        for number, message in enumerate(marked, start=1):
+            if message.get("tool_calls") and f"{_CALLED}{number - 1}_" not in text:
                 raise ModelError(
-                    f"the model's chat template leaves out the calls of tools in message {place} of the roles "
+                    f"the model's chat template leaves out the calls of tools in message {number} of the roles "
                     f"{', '.join(turn['role'] for turn in messages)}; take a model with a template for tools, or put "
                     "the calls into the message's content"
                 )
@@ -290,16 +291,16 @@ class HFTokenizer:
                 else f" beside {' and '.join(tags)}, as many do with the reasoning of earlier answers"
             )
             raise ModelError(
-                f"the model's chat template leaves out what message {place} of the roles "
+                f"the model's chat template leaves out what message {number} of the roles "
                 f"{', '.join(turn['role'] for turn in messages)} says{part}; leave such "
                 f"{'parts' if part else 'messages'} out yourself, so that the data hold what the policy reads, correct "
                 "the template, or set model.chat_template = 'never'"
             )
-        if len(self._written) >= _OUTLINES:
-            self._written.clear()
-        self._written.add(shape)
+        if len(self._complete_outlines) >= _MAX_OUTLINES:
+            self._complete_outlines.clear()
+        self._complete_outlines.add(shape)
 
-    def _doubt_template(self) -> None:
+    def _warn_of_template(self) -> None:
         """Warn of what looks like another model's template, and of arguments that the template does not know."""
         source = str(self.hf.chat_template)
         for name in self._template_args:
@@ -310,8 +311,8 @@ class HFTokenizer:
                 "the model's chat template can write today's date into prompts (strftime_now), so that a run which is "
                 "resumed on another day reads other ones; set model.template_args.date_string if the template knows it"
             )
-        text = self._templated([_QUESTION], add_generation_prompt=True)
-        self._doubt_opening(text)
+        text = self._apply_template([_QUESTION], add_generation_prompt=True)
+        self._warn_of_opening(text)
         odd = [mark for mark in dict.fromkeys(_SPECIAL.findall(text)) if len(self._ids(mark)) > 1]
         if odd:
             log.warning(
@@ -319,7 +320,7 @@ class HFTokenizer:
                 "if the template is another model's, set model.chat_template = 'never'", ", ".join(odd[:3]),
             )  # fmt: skip
 
-    def _doubt_opening(self, opened: str) -> None:
+    def _warn_of_opening(self, opened: str) -> None:
         """Warn of a tag in the answer's place, and of a turn that is not opened, in the text for a question."""
         before, mark, _ = self._around_answer()
         begun = [tag for tag in TAG.findall(opened)[-1:] if tag[1] != "/" and opened.rstrip().endswith(tag)]
@@ -330,13 +331,13 @@ class HFTokenizer:
                 "that rewards see begins behind it, and a reward that looks for it there never pays", begun[0],
             )  # fmt: skip
         header = before[len(opened) :].strip() if before.startswith(opened) else ""
-        if mark and header and opened == self._templated([_QUESTION], add_generation_prompt=False):
+        if mark and header and opened == self._apply_template([_QUESTION], add_generation_prompt=False):
             log.warning(
                 "the model's chat template does not open the assistant's turn (it has no add_generation_prompt), so "
                 "that the policy itself has to begin each answer with %r; correct its chat_template.jinja", header,
             )  # fmt: skip
 
-    def _array(self, ids: Sequence[int]) -> np.ndarray:
+    def _checked_ids(self, ids: Sequence[int]) -> np.ndarray:
         if max(ids, default=0) >= self._vocabulary:
             raise ModelError(
                 f"a text holds the token {self.hf.convert_ids_to_tokens(max(ids))!r} (id {max(ids)}), and the model's "
@@ -348,11 +349,11 @@ class HFTokenizer:
         ids: list[int] = self.hf(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _between(self, observation: str) -> str:
+    def _text_between_turns(self, observation: str) -> str:
         """Return what the chat template writes between an assistant's words and its next ones."""
         talk = [_QUESTION, {"role": "assistant", "content": _MARK}]
         talk.append({"role": "user", "content": observation})
-        _, mark, after = self._templated(talk, add_generation_prompt=True).rpartition(_MARK)
+        _, mark, after = self._apply_template(talk, add_generation_prompt=True).rpartition(_MARK)
         if not mark:
             raise ModelError(
                 "the model's chat template leaves out what the assistant said in earlier turns; set "
@@ -364,18 +365,18 @@ class HFTokenizer:
         """Return the template's text before an answer, the answer's mark and the text behind it; all may be empty."""
         talk = [_QUESTION, {"role": "assistant", "content": _MARK}]
         try:
-            return self._templated(talk, add_generation_prompt=False).rpartition(_MARK)
+            return self._apply_template(talk, add_generation_prompt=False).rpartition(_MARK)
         except ModelError:  # a template for questions only serves tasks of one turn
             return "", "", ""
 
     def _special_ids(self) -> set[int]:
         return {id for id, token in self.hf.added_tokens_decoder.items() if token.special} | {*self.hf.all_special_ids}
 
-    def _templated(
+    def _apply_template(
         self, talk: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
         messages: list[dict[str, Any]] = [dict(turn) for turn in talk]
-        if self._in_parts:
+        if self._content_as_list:
             for turn in messages:
                 turn["content"] = [{"type": "text", "text": turn["content"]}]
         try:

@@ -71,15 +71,15 @@ class RendererChat:
         ] or [_USER]
         start, mark = self._render([_USER], goes_on=True), self._hf.encode("-", add_special_tokens=False)
         # Where the model's turns begin within its reasoning, a turn without any is written with a mark in its place.
-        for shown in (message, {**message, "reasoning_content": "-"}):
+        for turn in (message, {**message, "reasoning_content": "-"}):
             # Some models end a turn with the mark of what comes next; others leave the reasoning of earlier turns out.
-            for messages in ([_USER, shown, *answers], [_USER, shown]):
+            for messages in ([_USER, turn, *answers], [_USER, turn]):
                 ids = self._render(messages, goes_on=False)
                 if ids[: len(start)] != start:
                     continue
                 ids = ids[len(start) :]
                 end = next((i for i, id in enumerate(ids) if id in self._end_ids), len(ids))
-                skipped = len(mark) if shown is not message and ids[: len(mark)] == mark else 0
+                skipped = len(mark) if turn is not message and ids[: len(mark)] == mark else 0
                 return np.array([*ids[skipped:end], *(ids[end : end + 1] or self._end_ids[:1])], np.int32)
         raise ModelError(
             "the model's form of conversations begins a turn otherwise than it writes such a turn afterwards, so that "
@@ -150,23 +150,23 @@ def choose_renderer(tokenizer: Any, tool_format: str, template_args: Mapping[str
         renderer = _create(tokenizer, tool_format, template_args)
         if isinstance(renderer, str):
             raise ModelError(f"task.args.tool_format = '{tool_format}' does not fit the model's tokenizer: {renderer}")
-        if problem := _inexact(renderer, tokenizer):
+        if problem := _continuation_problem(renderer, tokenizer):
             raise ModelError(f"task.args.tool_format = '{tool_format}' serves no episodes of several turns: {problem}")
-        if template and not _same(renderer, template):
+        if template and not _writes_template_tokens(renderer, template):
             log.warning(
                 "task.args.tool_format = '%s' writes other tokens than the model's own chat template", tool_format
             )
         return renderer
-    near = {}
+    problems = {}
     by_model = base.MODEL_RENDERER_MAP
     likely_first = [*filter(None, [by_model.get(tokenizer.name_or_path)]), *by_model.values()]
     for name in dict.fromkeys(likely_first):
         renderer = _create(tokenizer, name, template_args)
-        if not isinstance(renderer, str) and _same(renderer, template):
-            if not (problem := _inexact(renderer, tokenizer)):
+        if not isinstance(renderer, str) and _writes_template_tokens(renderer, template):
+            if not (problem := _continuation_problem(renderer, tokenizer)):
                 return renderer
-            near[name] = problem
-    failures = "; ".join(f"{name}: {problem}" for name, problem in near.items()) or "none writes the template's tokens"
+            problems[name] = problem
+    failures = "; ".join(f"{name}: {text}" for name, text in problems.items()) or "none writes the template's tokens"
     raise ModelError(
         f"the model's chat template has tools, and no renderer can go on from its turns ({failures}); set "
         f"task.args.tool_format to that of a model alike, or to {' or '.join(map(repr, FORMATS))}, which describe the "
@@ -190,7 +190,7 @@ def _create(tokenizer: Any, name: str, template_args: Mapping[str, Any]) -> Any:
         return exception_line(error)
 
 
-def _same(renderer: Any, template: Any) -> bool:
+def _writes_template_tokens(renderer: Any, template: Any) -> bool:
     """Return whether a renderer writes the template's tokens, for a first turn and for one behind a call."""
     system = {"role": "system", "content": "Be brief."}
     called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
@@ -205,7 +205,7 @@ def _same(renderer: Any, template: Any) -> bool:
         return False
 
 
-def _inexact(renderer: Any, tokenizer: Any) -> str:
+def _continuation_problem(renderer: Any, tokenizer: Any) -> str:
     """Return what a renderer fails at: two turns with calls, results, reasoning and a user's answer; "" for nothing."""
     chat = RendererChat(renderer, tokenizer, [_TRIAL_TOOL], ())
     called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}

@@ -26,8 +26,7 @@ from steadyrl.backends.step import Measured, Objective, Reading, accumulate, pro
 from steadyrl.backends.torch import footprint, memory
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32
 from steadyrl.backends.torch.deterministic import deterministic, prepare
-from steadyrl.backends.torch.device import chosen_device, lower_precision, sent
-from steadyrl.backends.torch.draw.drawn import how_drawn
+from steadyrl.backends.torch.device import chosen_device, lower_precision, to_device
 from steadyrl.backends.torch.draw.generation import Generation
 from steadyrl.backends.torch.kernels.fused import fuse_layers, fuse_sums
 from steadyrl.backends.torch.load.fits import through_ours
@@ -36,7 +35,7 @@ from steadyrl.backends.torch.load.quantized import adam, count
 from steadyrl.backends.torch.load.reference import Reference
 from steadyrl.backends.torch.load.value_head import ValueHead
 from steadyrl.backends.torch.masters import Masters, cosine_of, numbers_of, products_with_momentum
-from steadyrl.backends.torch.read.head import chosen_logprobs, distributions, logits_of, products_on
+from steadyrl.backends.torch.read.head import chosen_logprobs, distributions, logits_of, products_on, sampled_tokens
 from steadyrl.backends.torch.read.products import quicken
 from steadyrl.backends.torch.read.reader import Reader
 from steadyrl.backends.torch.read.reads import reads_of
@@ -56,17 +55,17 @@ Scores = dict[str, np.ndarray]  # [B, T] by name
 class Scored:
     """Rows that were scored, and their hidden states [N, H] with the way back; it holds until weights change."""
 
-    part: Batch
+    batch: Batch
     hidden: torch.Tensor
     sampling: Sampling
     head: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
     """What the head gave, as ``chosen_logprobs`` takes it; None where no kernels measured it."""
 
-    def of(self, part: Batch, sampling: Sampling) -> bool:
-        """Return whether these are the rows of ``part``, under the distribution that is asked for."""
+    def matches(self, batch: Batch, sampling: Sampling) -> bool:
+        """Return whether these are the rows of ``batch``, under the distribution that is asked for."""
         if sampling != self.sampling:
             return False
-        ours, theirs = ((rows.tokens, rows.completion_mask) for rows in (self.part, part))
+        ours, theirs = ((rows.tokens, rows.completion_mask) for rows in (self.batch, batch))
         return all(map(np.array_equal, ours, theirs))
 
 
@@ -74,14 +73,14 @@ class TorchBackend:
     """See Backend."""
 
     def __init__(self, config: Config, algorithm: Algorithm):
-        self._own = own = config.backend.args
-        self._repeats = own.deterministic
-        self._named = config.model.path
+        self._settings = settings = config.backend.args
+        self._repeats = settings.deterministic
+        self._model_path = config.model.path
         if config.backend.threads:
             torch.set_num_threads(config.backend.threads)
         self.device = chosen_device(config.backend.device)
         memory.keep_freed(self.device)
-        prepare(self.device, own.deterministic)
+        prepare(self.device, settings.deterministic)
         # First, for a server that is not there is quicker found out than a model is loaded.
         self._engine = (
             None
@@ -90,45 +89,47 @@ class TorchBackend:
         )
         with torch.random.fork_rng(devices=[]):  # what is not in the files (an adapter) starts from the run's seed
             torch.manual_seed(config.run.seed)
-            kept_in = torch.bfloat16 if own.weights == "bf16" else torch.float32
-            self.model, self.tokenizer = load_model(config.model, self.device, kept_in, own.quantize)
+            kept_in = torch.bfloat16 if settings.weights == "bf16" else torch.float32
+            self.model, self.tokenizer = load_model(config.model, self.device, kept_in, settings.quantize)
         self._lora = config.model.lora_rank > 0
         sampling = Sampling(**config.sampling.model_dump())
         self._truncated = sampling.truncates and sampling.logprobs == "sampled"
         self._context = context_length(self._inner().config)
-        self.parts = through_ours(self.model, split_head(self.model))
-        self._head = self.parts.head
+        self.split = through_ours(self.model, split_head(self.model))
+        self._head = self.split.head
         self._lower = kept_in if kept_in == torch.bfloat16 else lower_precision(config.backend.precision, self.device)
-        kind = self._inner().config.model_type
+        model_type = self._inner().config.model_type
         quicken(self.model)
-        if self.device.type == "cuda" and self.parts.ours:
-            fuse_layers(self.parts.body)
-            reads = reads_of(self.parts.body)
-            fuse_sums(self.parts.body, reads.multiplied)
-            self.parts = replace(self.parts, siblings=reads.siblings)
-        self._generation = Generation(self.parts, kind, self.tokenizer, self._lower, own.generate_rows)
-        self._read = Reader(self.model, self.parts, self._lower, own.gradient_checkpointing, own.activation_offload)
+        if self.device.type == "cuda" and self.split.ours:
+            fuse_layers(self.split.body)
+            reads = reads_of(self.split.body)
+            fuse_sums(self.split.body, reads.multiplied)
+            self.split = replace(self.split, siblings=reads.siblings)
+        self._generation = Generation(self.split, model_type, self.tokenizer, self._lower, settings.generate_rows)
+        self._read = Reader(
+            self.model, self.split, self._lower, settings.gradient_checkpointing, settings.activation_offload
+        )
         self.value_head: ValueHead | None = None
         if "values" in algorithm.needs:
             self.value_head = ValueHead(self._head.in_features).to(self.device)
         self.reference: Reference | None = None  # of all weights; an adapter's is the model without it
         if "ref_logprobs" in algorithm.needs and not self._lora:
-            self.reference = Reference(self.model, self.parts, self._lower, own.reference)
+            self.reference = Reference(self.model, self.split, self._lower, settings.reference)
         self.reads_once = config.update.epochs * config.update.minibatches == 1
         self._scored: Scored | None = None
         self._value_rate = algorithm.value_rate
-        self._tokens_at_once = own.micro_batch_tokens or self._tokens_that_fit(config)
+        self._tokens_at_once = settings.micro_batch_tokens or self._tokens_that_fit(config)
         self._micro_batch = AtOnce(self._tokens_at_once, "backend.args.micro_batch_tokens", memory.ran_out)
         self.begin_training(config.update.weight_decay)
 
     def begin_training(self, weight_decay: float) -> None:
         """Let a new optimizer move the weights as they are now."""
-        self._torn = False
+        self._half_moved = False
         self._masters = Masters(self.trainable())
         groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "least_rate": self._value_rate}]
         for name, weight in self._masters.named.items():
             groups[name.startswith(VALUE_HEAD)]["params"].append(weight)
-        self.optimizer = adam(groups, self.device, self._own.optimizer_bits, weight_decay)
+        self.optimizer = adam(groups, self.device, self._settings.optimizer_bits, weight_decay)
 
     def set_rate(self, learning_rate: float) -> None:
         """Set the learning rate of the next step; that of a value head may be higher."""
@@ -142,29 +143,29 @@ class TorchBackend:
         packed = sum(count(p) for p in base if p.dtype == torch.uint8)
         return {
             "type": self._inner().config.model_type,
-            "decoder": "fast" if self.parts.ours else "transformers",
+            "decoder": "fast" if self.split.ours else "transformers",
             "context": self._context,
             "precision": "fp32" if self._lower is None else "bf16",
             "parameters": parameters,
             "trained": trained,
-            "memory": footprint.stays(sum(map(count, base)), packed, trained, self._way()),
+            "memory": footprint.resident(sum(map(count, base)), packed, trained, self._setup()),
             "micro_batch_tokens": self._tokens_at_once,
             "device": str(self.device),
-            "deterministic": self.device.type == "cpu" or self._own.deterministic,
+            "deterministic": self.device.type == "cpu" or self._settings.deterministic,
             "threads": torch.get_num_threads(),
         }
 
-    def _way(self) -> footprint.Way:
-        own = self._own
-        return footprint.Way(
-            bf16=own.weights == "bf16",
+    def _setup(self) -> footprint.Setup:
+        settings = self._settings
+        return footprint.Setup(
+            bf16=settings.weights == "bf16",
             lora=self._lora,
-            quantized=own.quantize != "none",
-            reference=self.reference is not None and (own.reference == "device" or self.device.type == "cpu"),
-            optimizer_bits=own.optimizer_bits,
+            quantized=settings.quantize != "none",
+            reference=self.reference is not None and (settings.reference == "device" or self.device.type == "cpu"),
+            optimizer_bits=settings.optimizer_bits,
             products=footprint.FP32 if self._lower is None else footprint.BF16,
-            checkpointing=own.gradient_checkpointing,
-            offload=own.activation_offload,
+            checkpointing=settings.gradient_checkpointing,
+            offload=settings.activation_offload,
             truncated=self._truncated,
             device=self.device.type,
         )
@@ -174,18 +175,18 @@ class TorchBackend:
         if self.device.type != "cuda":
             return MICRO_BATCH_TOKENS
         try:
-            shape = footprint.Shape.of(self._inner().config.get_text_config().to_dict())
+            shape = footprint.Shape.of_config(self._inner().config.get_text_config().to_dict())
         except (KeyError, TypeError):  # no model that the formula knows
             return MICRO_BATCH_TOKENS
         room = torch.cuda.get_device_properties(self.device).total_memory
-        return footprint.micro_batch_tokens(shape, self._way(), room, config.model.lora_rank)
+        return footprint.micro_batch_tokens(shape, self._setup(), room, config.model.lora_rank)
 
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """See Backend."""
         require_room(self._context, max(map(len, prompts), default=0), sampling.max_new_tokens)
         if self._engine is not None:
-            drawn: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
-            return drawn
+            completions: list[Completion] = self._engine.generate(self, prompts, sampling, seeds)
+            return completions
         with self.working():
             return self._generation(prompts, sampling, seeds, self._read.autocast)
 
@@ -205,7 +206,7 @@ class TorchBackend:
         try:
             yield
         finally:
-            self._repeats = self._own.deterministic
+            self._repeats = self._settings.deterministic
 
     def prefix_cache(self, together: bool) -> AbstractContextManager[None]:
         """See PrefixCaching."""
@@ -232,61 +233,62 @@ class TorchBackend:
         self._scored = None
         reference = self.reference if "ref_logprobs" in needs else None
         with nullcontext() if reference is None else reference.on(self.device):
-            return self._micro_batch.fitting(lambda tokens: self._measure_parts(batch, sampling, needs, tokens))
+            return self._micro_batch.fitting(lambda tokens: self._measure_micro_batches(batch, sampling, needs, tokens))
 
-    def _measure_parts(self, batch: Batch, sampling: Sampling, needs: frozenset[str], tokens: int) -> Scores:
-        parts = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, tokens)]
+    def _measure_micro_batches(self, batch: Batch, sampling: Sampling, needs: frozenset[str], tokens: int) -> Scores:
+        micro = [(rows, take_rows(batch, rows)) for rows in micro_batches(batch, tokens)]
         flats = []
-        for _, part in parts:
-            with torch.set_grad_enabled(self.reads_once and len(parts) == 1):
-                hidden = self._read(part)
+        for _, micro_batch in micro:
+            with torch.set_grad_enabled(self.reads_once and len(micro) == 1):
+                hidden = self._read(micro_batch)
             with torch.inference_mode():
-                flat = self._measure(part, hidden.detach(), sampling, needs)
+                flat = self._measure(micro_batch, hidden.detach(), sampling, needs)
             norms = flat.pop("norms", None)
             if hidden.requires_grad:
                 # Copies: what was made in inference mode has no way back.
                 head = None if norms is None else (flat["logprobs"].clone(), flat["entropy"].clone(), norms.clone())
-                self._scored = Scored(part, hidden, sampling, head)
+                self._scored = Scored(micro_batch, hidden, sampling, head)
             flats.append(flat)
-        sizes = [int(part.completion_mask.sum()) for _, part in parts]
+        sizes = [int(micro_batch.completion_mask.sum()) for _, micro_batch in micro]
         names = tuple(dict.fromkeys(name for flat in flats for name in flat))
-        missing = [hidden.new_zeros(size) for size in sizes]
-        columns = [torch.cat([flat.get(name, no) for flat, no in zip(flats, missing, strict=True)]) for name in names]
+        missing = [hidden.new_zeros(size) for size in sizes]  # a row of zeros where not measured
+        columns = [
+            torch.cat([flat.get(name, zeros) for flat, zeros in zip(flats, missing, strict=True)]) for name in names
+        ]
         measured: Scores = {name: np.zeros(batch.tokens.shape) for name in names}
         # Once all is done, and all at once, for the host waits for the device.
         for name, numbers in zip(names, torch.stack(columns).cpu().double().numpy(), strict=True):
-            for (rows, part), values in zip(parts, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
-                full = np.zeros(part.tokens.shape)
-                full[part.completion_mask] = values
-                measured[name][rows, : part.tokens.shape[1]] = full
+            for (rows, micro_batch), values in zip(micro, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
+                full = np.zeros(micro_batch.tokens.shape)
+                full[micro_batch.completion_mask] = values
+                measured[name][rows, : micro_batch.tokens.shape[1]] = full
         return measured
 
     def _measure(
-        self, part: Batch, hidden: torch.Tensor, sampling: Sampling, needs: frozenset[str]
+        self, micro_batch: Batch, hidden: torch.Tensor, sampling: Sampling, needs: frozenset[str]
     ) -> dict[str, torch.Tensor]:
         """Return the measurements of a micro-batch from its hidden states [N, H]: [N] each, row-major."""
         measured: dict[str, torch.Tensor] = {}
         if "values" in needs:
             assert self.value_head is not None, "values asked of a backend built without a value head"
             measured["values"] = self.value_head(hidden)
-        theirs, products = None, products_on(hidden.device, self._lower)
+        reference, products = None, products_on(hidden.device, self._lower)
         if "ref_logprobs" in needs:
             with self._as_reference() as (read, head):
-                theirs = (self._as_before(logits_of(head, products)), read(part))
-        drawn = how_drawn(part, sampling, self._head.out_features, self.device)
+                head_logits, ref_hidden = logits_of(head, products), read(micro_batch)
+
+            def ref_logits(ref_rows: torch.Tensor) -> torch.Tensor:
+                with self._as_reference():  # an adapter may be on the head itself
+                    return head_logits(ref_rows)
+
+            reference = (ref_logits, ref_hidden)
+        sampled = sampled_tokens(micro_batch, sampling, self._head.out_features, self.device)
         logits = logits_of(self._head, products)
         for rows, name, values in distributions(
-            lambda rows: logits(hidden[rows]), theirs, drawn, self._head.out_features
+            lambda rows: logits(hidden[rows]), reference, sampled, self._head.out_features
         ):
             measured.setdefault(name, torch.zeros_like(hidden[:, 0]))[rows] = values
         return measured
-
-    def _as_before(self, logits: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        def of_reference(hidden: torch.Tensor) -> torch.Tensor:
-            with self._as_reference():  # an adapter may be on the head itself
-                return logits(hidden)
-
-        return of_reference
 
     @contextmanager
     def _as_reference(self) -> Iterator[tuple[Reader, Any]]:
@@ -313,18 +315,18 @@ class TorchBackend:
     def gradients(self, batch: Batch, update: Update) -> tuple[dict[str, torch.Tensor], Stats]:
         """Return the gradient of each weight that the loss reaches, in float32 by name, and what the loss measured."""
 
-        def read(part: Batch) -> Reading:
+        def read(micro_batch: Batch) -> Reading:
             scored, self._scored = self._scored, None
-            if scored is not None and scored.of(part, update.sampling):
-                return torch, self.new_scores(scored.hidden, part, update, scored.head), self.arrays(part)
-            return torch, self.new_scores(self._read(part), part, update), self.arrays(part)
+            if scored is not None and scored.matches(micro_batch, update.sampling):
+                return torch, self.new_scores(scored.hidden, micro_batch, update, scored.head), self.arrays(micro_batch)
+            return torch, self.new_scores(self._read(micro_batch), micro_batch, update), self.arrays(micro_batch)
 
-        def whole(tokens: int) -> dict[str, float]:
+        def run_micro_batches(tokens: int) -> dict[str, float]:
             self._masters.forget_gradients()
             return accumulate(batch, micro_batches(batch, tokens), update.loss, read, self._backward, numbers_of)
 
         with self.working():
-            totals = self._micro_batch.fitting(whole)
+            totals = self._micro_batch.fitting(run_micro_batches)
         named = {name: weight.grad for name, weight in self._masters.named.items() if weight.grad is not None}
         return named, loss_stats(batch, totals)
 
@@ -347,12 +349,12 @@ class TorchBackend:
     @contextmanager
     def moving(self) -> Iterator[dict[str, nn.Parameter]]:
         """Let all trained weights be moved inside, in float32 by name; afterwards the model computes with them."""
-        self._torn = True  # until all weights are moved: memory may run out in between
+        self._half_moved = True  # until all weights are moved: memory may run out in between
         with torch.no_grad():
             yield self._masters.named
         self._masters.write()
-        self._torn = False
-        self._changed()
+        self._half_moved = False
+        self._weights_changed()
 
     def remember(self) -> Callable[[], None] | None:
         """See Reversible."""
@@ -369,21 +371,21 @@ class TorchBackend:
     def new_scores(
         self,
         hidden: torch.Tensor,
-        part: Batch,
+        micro_batch: Batch,
         update: Update,
         measured: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     ) -> TokenScores:
         """Return what a loss is computed from, [B, T] with gradients, of hidden states [N, H]; see chosen_logprobs."""
-        kept_mask, chosen, scale = how_drawn(part, update.sampling, self._head.out_features, self.device)
+        kept_mask, chosen, scale = sampled_tokens(micro_batch, update.sampling, self._head.out_features, self.device)
         products, entropy_too = products_on(hidden.device, self._lower), "entropy" in update.needs
         logprobs, entropy = chosen_logprobs(
             hidden, self._head, chosen, scale, kept_mask, entropy_too, products, measured
         )
-        places = sent(np.flatnonzero(part.completion_mask), self.device)
+        flat_index = to_device(np.flatnonzero(micro_batch.completion_mask), self.device)  # [N]
 
         def spread(flat: torch.Tensor) -> torch.Tensor:
-            full = flat.new_zeros(part.completion_mask.size)
-            return full.index_copy(0, places, flat).view(part.completion_mask.shape)
+            full = flat.new_zeros(micro_batch.completion_mask.size)
+            return full.index_copy(0, flat_index, flat).view(micro_batch.completion_mask.shape)
 
         return TokenScores(
             logprobs=spread(logprobs),
@@ -393,7 +395,7 @@ class TorchBackend:
 
     def save(self, folder: Path) -> None:
         """See Backend."""
-        if self._torn:
+        if self._half_moved:
             raise CheckpointError("an update ended before all weights were moved; resume from the newest checkpoint")
         with portable.writing():
             self.save_policy(folder / state.POLICY)
@@ -418,14 +420,14 @@ class TorchBackend:
             state.load_into(self.value_head, folder / state.VALUE_HEAD)
         state.load_optimizer(folder / state.OPTIMIZER, self.optimizer, self._masters.named)
         self._masters.load(folder)
-        self._torn = False
-        self._changed()
+        self._half_moved = False
+        self._weights_changed()
 
     def check_reference(self, folder: Path) -> None:
         """See Referring."""
         with self.frozen() as model:
             if model is not None:
-                portable.check_reference(folder, self._named, *probe.of(model))
+                portable.check_reference(folder, self._model_path, *probe.measure_of(model))
 
     @contextmanager
     def frozen(self) -> Iterator[Any]:
@@ -443,7 +445,7 @@ class TorchBackend:
         """Return the transformers model, without an adapter's wrapper."""
         return self.model.get_base_model() if self._lora else self.model
 
-    def _changed(self) -> None:
+    def _weights_changed(self) -> None:
         self._scored = None
         if self._engine is not None:
             self._engine.stale = True
@@ -455,9 +457,9 @@ class TorchBackend:
             named |= {f"{VALUE_HEAD}{name}": p for name, p in self.value_head.named_parameters()}
         return named
 
-    def arrays(self, part: Batch) -> dict[str, Any]:
+    def arrays(self, micro_batch: Batch) -> dict[str, Any]:
         """Return what a loss may use of a batch."""
         return {
-            name: sent(array if array.dtype == bool else array.astype(np.float32), self.device)
-            for name, array in loss_arrays(part).items()
+            name: to_device(array if array.dtype == bool else array.astype(np.float32), self.device)
+            for name, array in loss_arrays(micro_batch).items()
         }

@@ -21,7 +21,7 @@ WORKSPACE, WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 WIDTH = 128  # numbers that are summed in one product
 
 
-def prepare(device: torch.device, wanted: bool) -> None:
+def prepare(device: torch.device, required: bool) -> None:
     """Choose the workspace of cuBLAS, at which PyTorch looks once, in the first product of a process.
 
     A variable that the user has set stays, unless the setting asks for another. Ours is taken back after that product:
@@ -31,14 +31,14 @@ def prepare(device: torch.device, wanted: bool) -> None:
     Raises:
         ConfigError: PyTorch promises nothing of the device, and the setting asks for it.
     """
-    if wanted and device.type not in {"cpu", "cuda"}:
+    if required and device.type not in {"cpu", "cuda"}:
         raise ConfigError(
             f"backend.args.deterministic = true works on CUDA devices and on the CPU; got the device '{device.type}'; "
             "set it to false"
         )
     chosen = os.environ.get(WORKSPACE)
     if chosen:
-        if wanted and chosen not in WORKSPACES:
+        if required and chosen not in WORKSPACES:
             os.environ[WORKSPACE] = WORKSPACES[0]
     elif device.type == "cuda":
         os.environ[WORKSPACE] = WORKSPACES[0]
@@ -50,14 +50,14 @@ def prepare(device: torch.device, wanted: bool) -> None:
 
 
 @contextmanager
-def deterministic(wanted: bool, device: torch.device) -> Iterator[None]:
+def deterministic(enabled: bool, device: torch.device) -> Iterator[None]:
     """Let all that a GPU computes inside come out the same from one run to the next.
 
     With its flag PyTorch takes deterministic kernels for gathers, scatters and the backward pass of attention (cuDNN's
     is left out), and raises RuntimeError for an operation that has none. If it only warned, attention would take its
     other kernels. Memory is not filled first, for nothing reads what it has not written.
     """
-    if not wanted or device.type != "cuda":
+    if not enabled or device.type != "cuda":
         yield
         return
     memory: Any = torch.utils.deterministic  # which sets its attribute by a class of its own

@@ -26,7 +26,7 @@ def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         name = "bf16" if fast else "fp32"
     if name == "bf16" and device.type == "cpu":
-        times = _product_s(torch.bfloat16) / _product_s(torch.float32)
+        times = _cpu_product_seconds(torch.bfloat16) / _cpu_product_seconds(torch.float32)
         if times > NOTABLE:
             log.warning(
                 "backend.precision = 'bf16': this processor takes %.1f times as long for a product in bfloat16 as in "
@@ -36,8 +36,7 @@ def lower_precision(name: str, device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if name == "bf16" else None
 
 
-def _product_s(dtype: torch.dtype) -> float:
-    """Return the seconds that a product of two matrices takes on the CPU."""
+def _cpu_product_seconds(dtype: torch.dtype) -> float:
     x, times = torch.ones(WIDTH, WIDTH, dtype=dtype), []
     for _ in range(REPEATED):
         began = time.perf_counter()
@@ -53,7 +52,7 @@ def lays_blocks(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def of_triton(kernels: Callable[[torch.device], ModuleType]) -> Callable[[torch.device], ModuleType | None]:
+def optional_kernels(kernels: Callable[[torch.device], ModuleType]) -> Callable[[torch.device], ModuleType | None]:
     """Let a function that imports kernels of ours and tries them return None where they do not run.
 
     PyTorch's own have to do there: without CUDA, without Triton (a PyTorch for CPUs comes without), without a compiler
@@ -75,7 +74,7 @@ def of_triton(kernels: Callable[[torch.device], ModuleType]) -> Callable[[torch.
     return where_they_run
 
 
-def sent(array: np.ndarray, device: torch.device) -> torch.Tensor:
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return an array on a device; the host does not wait until a GPU has done what it was told before."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

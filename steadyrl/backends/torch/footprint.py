@@ -39,7 +39,7 @@ class Shape:
     tied: bool  # whether the head is the embedding
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Shape:
+    def of_config(cls, config: Mapping[str, Any]) -> Shape:
         """Read config.json of a model folder."""
         heads = config["num_attention_heads"]
         width = config.get("head_dim") or config["hidden_size"] // heads
@@ -76,7 +76,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Way:
+class Setup:
     """How a model is trained."""
 
     bf16: bool = False
@@ -119,56 +119,56 @@ class Work:
     length: int  # of the longest, prompt included
 
 
-def stays(parameters: int, quantized: int, trained: int, way: Way) -> dict[str, float]:
+def resident(parameters: int, quantized: int, trained: int, setup: Setup) -> dict[str, float]:
     """Return the bytes that are held on each device from step to step, by what they hold."""
-    sharded = way.ranks > 1
-    per_weight = FP32 if sharded else way.kept_in  # ranks keep float32, and gather in the precision of the weights
+    sharded = setup.ranks > 1
+    per_weight = FP32 if sharded else setup.kept_in  # ranks keep float32, and gather in the precision of the weights
     weights = per_weight * (parameters - quantized) + NF4 * quantized
     sizes = {
         "weights": weights,
-        "adapter": FP32 * trained if way.lora else 0,
-        "reference": weights if way.reference and not way.lora else 0,
-        "masters": FP32 * trained if way.bf16 and not way.lora and not sharded else 0,
-        "optimizer": (ADAM if way.optimizer_bits == 32 else ADAM_8BIT) * trained,
+        "adapter": FP32 * trained if setup.lora else 0,
+        "reference": weights if setup.reference and not setup.lora else 0,
+        "masters": FP32 * trained if setup.bf16 and not setup.lora and not sharded else 0,
+        "optimizer": (ADAM if setup.optimizer_bits == 32 else ADAM_8BIT) * trained,
     }
-    return {name: size / way.ranks for name, size in sizes.items() if size}
+    return {name: size / setup.ranks for name, size in sizes.items() if size}
 
 
-def gradients(trained: int, way: Way) -> float:
+def gradients(trained: int, setup: Setup) -> float:
     """Return the bytes of gradients on each device; those of bfloat16 weights are added up in float32 copies."""
-    rounded = BF16 * trained if way.bf16 and not way.lora and way.ranks == 1 else 0
-    return (FP32 * trained + rounded) / way.ranks
+    rounded = BF16 * trained if setup.bf16 and not setup.lora and setup.ranks == 1 else 0
+    return (FP32 * trained + rounded) / setup.ranks
 
 
-def of_shape(shape: Shape, way: Way, rank: int = 0) -> dict[str, float]:
-    """Return ``stays`` of a model; ``rank`` is the adapter's."""
-    trained = shape.adapter(rank) if way.lora else shape.parameters
-    return stays(shape.parameters, shape.linear if way.quantized else 0, trained, way)
+def resident_of(shape: Shape, setup: Setup, rank: int = 0) -> dict[str, float]:
+    """Return ``resident`` of a model; ``rank`` is the adapter's."""
+    trained = shape.adapter(rank) if setup.lora else shape.parameters
+    return resident(shape.parameters, shape.linear if setup.quantized else 0, trained, setup)
 
 
-def update(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
+def update_peak(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
     """Return the most bytes in use during an update of several micro-batches, on each device."""
-    trained = shape.adapter(rank) if way.lora else shape.parameters
-    layer = _layer(shape, way, work)
+    trained = shape.adapter(rank) if setup.lora else shape.parameters
+    layer = _layer(shape, setup, work)
     layers = shape.layers * layer
-    if way.checkpointing:
-        there = 1 if way.offload and way.device == "cuda" else shape.layers
-        layers = there * work.tokens * shape.hidden * _stream(way) + layer
+    if setup.checkpointing:
+        stored_layers = 1 if setup.offload and setup.device == "cuda" else shape.layers
+        layers = stored_layers * work.tokens * shape.hidden * _stream_number(setup) + layer
     copies = 0.0
-    if way.products < way.kept_in and not way.quantized:  # autocast keeps what it has rounded
-        copies += way.products * shape.linear
-    if way.quantized:  # one matrix at a time
-        copies += way.kept_in * shape.hidden * shape.inner
-    if way.ranks > 1:  # two layers are gathered, with the gradients of one
-        copies += (2 * way.kept_in + FP32) * shape.linear / shape.layers + way.kept_in * shape.table
+    if setup.products < setup.kept_in and not setup.quantized:  # autocast keeps what it has rounded
+        copies += setup.products * shape.linear
+    if setup.quantized:  # one matrix at a time
+        copies += setup.kept_in * shape.hidden * shape.inner
+    if setup.ranks > 1:  # two layers are gathered, with the gradients of one
+        copies += (2 * setup.kept_in + FP32) * shape.linear / shape.layers + setup.kept_in * shape.table
     # Float32 gradients are there from the micro-batch before. Those of weights in bfloat16 are whole when activations
     # are gone; gradients of what one layer computed come with it.
-    fp32_gradients, rounded = FP32 * trained / way.ranks, gradients(trained, way) - FP32 * trained / way.ranks
-    going = max(layers + layer / 2, layers + _head(shape, way, work), rounded + layer)
-    return sum(of_shape(shape, way, rank).values()) + fp32_gradients + going + copies
+    fp32_gradients, rounded = FP32 * trained / setup.ranks, gradients(trained, setup) - FP32 * trained / setup.ranks
+    transient = max(layers + layer / 2, layers + _head(shape, setup, work), rounded + layer)
+    return sum(resident_of(shape, setup, rank).values()) + fp32_gradients + transient + copies
 
 
-def micro_batch_tokens(shape: Shape, way: Way, room: float, rank: int = 0) -> int:
+def micro_batch_tokens(shape: Shape, setup: Setup, room: float, rank: int = 0) -> int:
     """Return how many tokens a micro-batch may have for an update to take its share of a GPU's room, in bytes.
 
     The memory of the device decides and not what others leave of it, so that a resumed run adds up its gradients in the
@@ -176,80 +176,80 @@ def micro_batch_tokens(shape: Shape, way: Way, room: float, rank: int = 0) -> in
     """
     for tokens in range(MOST_TOKENS, MICRO_BATCH_TOKENS, -STEP_TOKENS):
         # More attended tokens lie beside where prompts are long and shared.
-        if update(shape, way, Work(tokens, tokens, tokens, 0, 0), rank) <= SHARE * room:
+        if update_peak(shape, setup, Work(tokens, tokens, tokens, 0, 0), rank) <= SHARE * room:
             return tokens
     return MICRO_BATCH_TOKENS
 
 
-def _stream(way: Way) -> int:
+def _stream_number(setup: Setup) -> int:
     """Return the bytes of a number that runs from layer to layer."""
-    return FP32 if way.kept_in == FP32 else way.products
+    return FP32 if setup.kept_in == FP32 else setup.products
 
 
-def _layer(shape: Shape, way: Way, work: Work) -> float:
+def _layer(shape: Shape, setup: Setup, work: Work) -> float:
     """Return the bytes that the way back through one layer needs."""
-    if way.device == "cuda" and way.ranks == 1:  # see ``fused``
+    if setup.device == "cuda" and setup.ranks == 1:  # see ``fused``
         # The stream and its norms, twice; queries, keys and values, and what the heads found; gate, up, and both.
-        own = 2 * shape.hidden * (_stream(way) + way.products)
-        own += way.products * (2 * shape.queries + 2 * shape.keys + 3 * shape.inner)
+        token_bytes = 2 * shape.hidden * (_stream_number(setup) + setup.products)
+        token_bytes += setup.products * (2 * shape.queries + 2 * shape.keys + 3 * shape.inner)
         # All of attention once more in rows, where prompts are shared with keys and values repeated for all heads.
         keys = shape.queries if work.attended > WORTH_SHARING * work.tokens else shape.keys
-        return work.tokens * own + work.attended * way.products * 2 * (shape.queries + keys)
+        return work.tokens * token_bytes + work.attended * setup.products * 2 * (shape.queries + keys)
     # What a norm reads; on a CPU in float32, and once more scaled if its weights are trained.
-    normed = FP32 * (1 if way.lora else 2) if way.device == "cpu" else _stream(way)
+    normed = FP32 * (1 if setup.lora else 2) if setup.device == "cpu" else _stream_number(setup)
     # What a norm gives is rounded for each of the five matrices that read it, unless it is rounded already.
-    read = way.products * (5 if way.products < _stream(way) else 2)
+    read = setup.products * (5 if setup.products < _stream_number(setup) else 2)
     # Queries, keys and values as they come, and what the heads found; gate, it activated, up, and what follows.
-    inside = way.products * (2 * shape.queries + 2 * shape.keys + 4 * shape.inner)
+    inside = setup.products * (2 * shape.queries + 2 * shape.keys + 4 * shape.inner)
     # Queries and what the heads found in rows; keys and values, repeated for all heads, prompts for all rows.
-    attention = 2 * shape.queries * (FP32 if way.device == "cpu" else way.products)
+    attention = 2 * shape.queries * (FP32 if setup.device == "cpu" else setup.products)
     return work.tokens * (2 * shape.hidden * normed + shape.hidden * read + inside + attention) + (
         work.attended * attention
     )
 
 
-def _head(shape: Shape, way: Way, work: Work) -> float:
+def _head(shape: Shape, setup: Setup, work: Work) -> float:
     """Return the bytes of logits and of the head's own copies and gradients."""
     logits = work.chosen * shape.vocabulary
-    chunk = min(logits, max(CHUNKS[way.device], LEAST_ROWS * shape.vocabulary))
+    chunk = min(logits, max(CHUNKS[setup.device], LEAST_ROWS * shape.vocabulary))
     # Probabilities and their gradients; where the former are not kept, the logits that they are computed of once more.
     logits_bytes = FP32 * (logits + chunk if logits <= KEEP else 3 * chunk)
-    wide = FP32 * shape.table if way.kept_in < FP32 else 0
-    if way.device == "cuda":  # the kernels' gradient takes the place of the logits, or is in the lower type
-        logits_bytes = chunk * (FP32 if way.products == FP32 else FP32 + way.products)
-        wide = way.products * shape.table if way.kept_in > way.products else 0
-    steep = 0 if way.lora else shape.table  # of the head; the embedding's comes after it
-    marks = work.chosen * shape.vocabulary if way.truncated else 0  # a byte for each id that may stay
+    wide = FP32 * shape.table if setup.kept_in < FP32 else 0
+    if setup.device == "cuda":  # the kernels' gradient takes the place of the logits, or is in the lower type
+        logits_bytes = chunk * (FP32 if setup.products == FP32 else FP32 + setup.products)
+        wide = setup.products * shape.table if setup.kept_in > setup.products else 0
+    steep = 0 if setup.lora else shape.table  # of the head; the embedding's comes after it
+    marks = work.chosen * shape.vocabulary if setup.truncated else 0  # a byte for each id that may stay
     return logits_bytes + marks + wide + FP32 * (steep + 4 * work.chosen * shape.hidden)
 
 
-def sampling(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
+def sampling_peak(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
     """Return the most bytes in use while completions are sampled, on each device."""
-    lower = min(way.products, way.kept_in)
+    lower = min(setup.products, setup.kept_in)
     cache = 2 * shape.layers * shape.keys * work.length * work.rows * lower
     logits = 4 * FP32 * work.rows * shape.vocabulary
-    gathered = way.kept_in * shape.parameters if way.ranks > 1 else 0
+    gathered = setup.kept_in * shape.parameters if setup.ranks > 1 else 0
     return (
-        sum(of_shape(shape, way, rank).values())
+        sum(resident_of(shape, setup, rank).values())
         + gathered
-        + _decoder(shape, way, lower)
-        + CACHES[way.device] * cache
+        + _decoder(shape, setup, lower)
+        + CACHES[setup.device] * cache
         + logits
     )
 
 
-def _decoder(shape: Shape, way: Way, lower: int) -> float:
+def _decoder(shape: Shape, setup: Setup, lower: int) -> float:
     """Return the bytes of the weights that the decoder lays out once more."""
-    if way.quantized:
+    if setup.quantized:
         return FP32 * shape.table
-    if way.device == "cpu":  # in blocks
+    if setup.device == "cpu":  # in blocks
         return lower * shape.linear + FP32 * shape.table
     # Queries, keys and values are joined, and gate and up.
     joined = shape.linear - shape.layers * shape.hidden * (shape.queries + shape.inner)
-    merged = shape.linear if way.lora else joined
-    return lower * merged + (lower * shape.table if way.kept_in > lower else 0)
+    merged = shape.linear if setup.lora else joined
+    return lower * merged + (lower * shape.table if setup.kept_in > lower else 0)
 
 
-def peak(shape: Shape, way: Way, work: Work, rank: int = 0) -> float:
+def peak(shape: Shape, setup: Setup, work: Work, rank: int = 0) -> float:
     """Return the most bytes in use on each device."""
-    return max(update(shape, way, work, rank), sampling(shape, way, work, rank))
+    return max(update_peak(shape, setup, work, rank), sampling_peak(shape, setup, work, rank))

@@ -121,7 +121,7 @@ class Masters:
 
 
 def _pieces(left: torch.Tensor, right: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    """Return pairs of pieces; on a CPU they stay in a cache for three products. Cutting what fits takes as long."""
+    # On a CPU pieces stay in a cache for three products. Cutting what fits takes as long.
     if left.device.type != "cpu" or left.numel() <= BLOCK:
         return [(left, right)]
     return zip(torch.split(left, BLOCK), torch.split(right, BLOCK), strict=True)

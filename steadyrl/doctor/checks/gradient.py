@@ -11,7 +11,7 @@ from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import goes_with, learns, levels, number, rises, setting
+from steadyrl.doctor.statistics.readings import coincident_cause, learns, levels, number, rises, setting
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 
 SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.5) reaches it once in a thousand steps
@@ -101,7 +101,7 @@ def _erratic(run: Run, norm: Series) -> Result:
     # A norm that is always so large, and of a run that learns, is that of a loss that is summed and not averaged.
     if greatest < ERRATIC_TIMES * usual and (usual < ERRATIC * limit or learns(run)):
         return None
-    cause, reason = goes_with(run, norm.steps[far], SPIKES_WITH)
+    cause, reason = coincident_cause(run, norm.steps[far], SPIKES_WITH)
     reason = reason if len(norm) > BURSTS_FROM else f"the median of the {len(norm)} rows is {number(usual)}"
     return Found(
         cause if len(norm) > BURSTS_FROM else "exploding",
@@ -117,7 +117,7 @@ def _spikes(run: Run, norm: Series) -> Result:
     far = bursts(norm, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, reason = goes_with(run, norm.steps[far], SPIKES_WITH)
+    cause, reason = coincident_cause(run, norm.steps[far], SPIKES_WITH)
     top = far[np.argmax(norm.values[far])]
     first, highest = norm.steps[far[0]], float(norm.values[top])
     # Spikes far below where norms are clipped move the weights no further than others.

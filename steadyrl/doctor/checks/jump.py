@@ -9,7 +9,7 @@ import numpy as np
 from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.jumps import WINDOW, Jump, jumps, jumps_at, shows_at
+from steadyrl.doctor.statistics.jumps import WINDOW, Jump, has_jump_form_at, jumps, jumps_at
 from steadyrl.doctor.statistics.readings import KL_OLD_LARGE, number, reward_spread, update_size, within
 from steadyrl.doctor.statistics.signals import SPIKE_WINDOW
 from steadyrl.doctor.statistics.units import find, together
@@ -64,7 +64,7 @@ def _moved(run: Run, reward: Series, spread: Series | None) -> list[tuple[str, J
     """Return what of the rewards jumped, the earliest first, and whether it is a spread."""
     moved = [("reward", jump, False) for jump in jumps(reward)]
     for name, part in run.with_prefix("reward_part/").items():
-        moved += [(f"the part {name}", jump, False) for jump in jumps(part) if shows_at(reward, jump.step)]
+        moved += [(f"the part {name}", jump, False) for jump in jumps(part) if has_jump_form_at(reward, jump.step)]
     spreads = {f"the spread of the part {name}": part for name, part in run.with_prefix("reward_part_std/").items()}
     for name, part in ({} if spread is None else {"reward_std": spread} | spreads).items():
         moved += [(name, jump, True) for jump in jumps(part, logarithm=True) if jump.change > GROWN]

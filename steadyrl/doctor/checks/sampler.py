@@ -8,7 +8,7 @@ import numpy as np
 
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import about_line
+from steadyrl.doctor.statistics.levels import detrended
 from steadyrl.doctor.statistics.readings import number, setting
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, long_run_error, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
@@ -84,7 +84,7 @@ def sampling_gap(run: Run) -> Gap | None:
     for part in (*opening, slice(0, GAP_WINDOW), slice(-GAP_WINDOW, None)):
         level = float(exact.values[part].mean())
         # A gap that closes or widens is no less of a gap: its trend is not noise.
-        error, size = long_run_error(about_line(gap[part])), float(gap[part].mean())
+        error, size = long_run_error(detrended(gap[part])), float(gap[part].mean())
         windows.append(Gap(size, error, level, int(exact.steps[_gap_start(gap, size)])))
     return next((window for window in windows if window.sure), windows[0])
 

@@ -9,7 +9,7 @@ import numpy as np
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics import signals
-from steadyrl.doctor.statistics.readings import goes_with, learns, number, setting, share_with_spike
+from steadyrl.doctor.statistics.readings import coincident_cause, learns, number, setting, share_with_spike
 from steadyrl.doctor.statistics.units import together
 
 SPIKE_FACTOR = 5.0  # times the usual level; the value loss of healthy runs stays within it from step to step
@@ -40,7 +40,7 @@ def value_loss_spikes(run: Run) -> Result:
     far = signals.bursts(series, SPIKE_FACTOR)
     if not len(far):
         return None
-    cause, reason = goes_with(run, series.steps[far], SPIKES_WITH)
+    cause, reason = coincident_cause(run, series.steps[far], SPIKES_WITH)
     onset, top = int(series.steps[far[0]]), far[np.argmax(series.values[far])]
     if cause == "unknown" and share_with_spike(run.get("value_mean"), series.steps[far[:1]]):
         cause, reason = "value_reset", f"value_mean jumps at step {onset} while reward and KL stay as they were"

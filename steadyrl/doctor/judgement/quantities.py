@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from steadyrl.doctor.series import Run, Series
-from steadyrl.doctor.statistics.levels import order
+from steadyrl.doctor.statistics.levels import kendall_z
 from steadyrl.doctor.statistics.readings import at_top, is_penalty, reward_spread, setting
 from steadyrl.doctor.statistics.units import find
 
@@ -45,7 +45,7 @@ def _reward(run: Run) -> Mapping[str, float]:
     if n < 3:
         return values
     blocks = np.array([block.mean() for block in np.array_split(x, min(BLOCKS, n))])
-    values["reward_disordered"] = -order(blocks)
+    values["reward_disordered"] = -kendall_z(blocks)
     if n == 3 and np.ptp(x):  # the noise of one row to the next takes more
         return values
     noise = float(np.std(np.diff(x))) / np.sqrt(2.0)

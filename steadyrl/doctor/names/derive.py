@@ -37,31 +37,31 @@ def number(config: Config, keys: str) -> float | None:
 
 def settings(table: Table, config: Config, log: RawLog) -> dict[str, Any]:
     """Return the canonical settings of a trainer's config."""
-    canonical = {**table.facts, **_picked(config, table.keys)}
-    named = algorithm(table, config, log)
-    more = {**_counted(table, config, canonical), **_of_kl(table, config, log, canonical, named)}
+    canonical = {**table.facts, **_set_keys(config, table.keys)}
+    algorithm_name = algorithm(table, config, log)
+    derived = {**_computed(table, config, canonical), **_kl_place(table, config, log, canonical, algorithm_name)}
     if table.schedule:  # of transformers' Trainer: the steps that are planned, and of the warm-up a number, no share
         warmup, steps = number(config, "warmup_steps"), number(config, "max_steps")
-        share = (warmup and warmup < 1) or (not warmup and number(config, "warmup_ratio"))
-        more["warmup_steps"] = None if share else warmup
-        more["steps"] = canonical.get("steps", steps if steps and steps > 0 else None)
+        is_share = (warmup and warmup < 1) or (not warmup and number(config, "warmup_ratio"))
+        derived["warmup_steps"] = None if is_share else warmup
+        derived["steps"] = canonical.get("steps", steps if steps and steps > 0 else None)
     top_p, top_k = canonical.get("top_p"), canonical.get("top_k")
     if table.tempered and _logs(log, table.tempered) and (top_p is not None or top_k):
         # Its logits are divided by the temperature, and it knows nothing of top-p and top-k. Without truncation that is
         # the distribution that was sampled from; where the log does not say, nothing is said.
-        more["logprobs"] = "tempered" if top_k or (top_p is not None and top_p < 1) else "sampled"
-    if table.whitened_ppo and named == "ppo":
-        more["whitened"] = canonical.get("whitened", True)
-    return {**canonical, **_without_none(more)}
+        derived["logprobs"] = "tempered" if top_k or (top_p is not None and top_p < 1) else "sampled"
+    if table.whitened_ppo and algorithm_name == "ppo":
+        derived["whitened"] = canonical.get("whitened", True)
+    return {**canonical, **_without_none(derived)}
 
 
 def algorithm(table: Table, config: Config, log: RawLog) -> str:
     """Return the algorithm of a run, by the first of the table's rules that tells it; "" where none does."""
     for rule in table.algorithm:
-        words, named = rule.get("words", {}), first(config, rule.get("key", ""))
-        if name := words.get(str(named), words.get("*")) if named is not None else None:
+        words, value = rule.get("words", {}), first(config, rule.get("key", ""))
+        if name := words.get(str(value), words.get("*")) if value is not None else None:
             # The name of a class of the user's own follows its module.
-            return re.split(r"[:.]", str(named))[-1].lower() if name == "*" else str(name)
+            return re.split(r"[:.]", str(value))[-1].lower() if name == "*" else str(name)
         if "name" in rule and _logs(log, rule.get("column", "*")):
             return str(rule["name"])
     return ""
@@ -80,7 +80,7 @@ def preferred(table: Table, config: Config, log: RawLog) -> bool:
     return any(bool((column.values < K3_ROUNDING).any()) for column in columns)
 
 
-def _picked(config: Config, keys: Mapping[str, str]) -> dict[str, Any]:
+def _set_keys(config: Config, keys: Mapping[str, str]) -> dict[str, Any]:
     """Return the canonical settings that are set, from {canonical: "their key|another spelling"}.
 
     What should be a number and is none (a list, "auto") is left out: a check could do nothing with it.
@@ -102,43 +102,44 @@ def _logs(log: RawLog, column: str) -> bool:
     return column == "*" or any(name == column or name.endswith(f"/{column}") for name in log.columns)
 
 
-def _counted(table: Table, config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(table: Table, config: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what follows from several numbers; None is unknown.
 
     A product is of settings; a quotient is of the first by the product of the others, of which only the first has to be
     known, and at least 1. Each is a canonical name or one of the trainer's keys.
     """
-    more: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
 
     def value(name: str) -> float | None:
-        canonical = settings.get(name, more.get(name))
+        canonical = settings.get(name, counts.get(name))
         return number(config, name) if canonical is None else canonical
 
-    for name, several in table.products.items():
-        factors = [value(factor) for factor in several]
-        more[name] = None if None in factors else int(math.prod(factors))  # type: ignore[arg-type]
-    for name, (dividend, part, *divisors) in table.quotients.items():
-        total, parts = value(dividend), (value(part) or 0) * math.prod(value(divisor) or 1 for divisor in divisors)
-        more[name] = max(int(total // parts), 1) if total is not None and parts else None
+    for name, factor_names in table.products.items():
+        factors = [value(factor) for factor in factor_names]
+        counts[name] = None if None in factors else int(math.prod(factors))  # type: ignore[arg-type]
+    for name, (dividend, first_divisor, *divisors) in table.quotients.items():
+        total = value(dividend)
+        size = (value(first_divisor) or 0) * math.prod(value(divisor) or 1 for divisor in divisors)
+        counts[name] = max(int(total // size), 1) if total is not None and size else None
     for name, key in table.positive.items():
-        size = number(config, key)
-        more[name] = None if size is None else size > 0
-    return more
+        limit = number(config, key)
+        counts[name] = None if limit is None else limit > 0
+    return counts
 
 
-def _of_kl(table: Table, config: Config, log: RawLog, settings: Mapping[str, Any], named: str) -> dict[str, Any]:
+def _kl_place(table: Table, config: Config, log: RawLog, settings: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
     """Return where the KL is paid and what it costs; a log without a config shows the place by its metrics."""
     rule = table.kl
     switches = {place: first(config, switch) for place, switch in rule.get("switches", {}).items()}
-    shown = {place for place, names in rule.get("shown", {}).items() if not log.columns.keys().isdisjoint(names)}
-    place = next((place for place, on in switches.items() if on or (on is None and place in shown)), None)
+    logged = {place for place, names in rule.get("shown", {}).items() if not log.columns.keys().isdisjoint(names)}
+    place = next((place for place, is_on in switches.items() if is_on or (is_on is None and place in logged)), None)
     if place is None and switches and None not in switches.values():
         place = rule.get("otherwise")
-    place = place or rule.get("by_algorithm", {}).get(named) or settings.get("kl_place")
-    more = {"kl_place": place, **rule.get("facts", {}).get(place, {})}
+    place = place or rule.get("by_algorithm", {}).get(algorithm) or settings.get("kl_place")
+    derived = {"kl_place": place, **rule.get("facts", {}).get(place, {})}
     if rule.get("target") in config:
-        more["kl_adaptive"] = "kl_target" in settings
+        derived["kl_adaptive"] = "kl_target" in settings
     kind = first(config, rule.get("kind", ""))
     if kind is not None and place in ("reward", None):
-        more["kl_adaptive"] = kind == "adaptive"
-    return more | _picked(config, table.place_keys.get(str(place), {}))
+        derived["kl_adaptive"] = kind == "adaptive"
+    return derived | _set_keys(config, table.place_keys.get(str(place), {}))

@@ -50,7 +50,7 @@ DIGITS = 4  # after the point, at which usual learning rates are printed as 0
 SELDOM = 5  # times fewer rows than another series of the quantity has
 MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first update clips; rows; correlation
 MOST_NAMES = 2000  # of a log of one row: what has more, such as a vocabulary, is none
-LATER = 10_000  # the place of a common spelling, behind those of the trainer's own table
+LATER = 10_000  # the rank of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 PAIRED = re.compile(r"chosen|rejected|margin|accurac", re.IGNORECASE)  # of rewards of pairs
 CLOCKS = {"time_logged", "data_epoch"}
@@ -64,12 +64,12 @@ ESTIMATORS = ("exact", "centred", "rms", "k3", "k1", "k2", "abs", "mean", "sampl
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A column with its meaning, and its place in the table: where estimators are equal, the earlier comes first."""
+class _Match:
+    """A column with its meaning, and its rank in the table: where estimators are equal, the earlier comes first."""
 
     name: Name
     source: str
-    place: int
+    rank: int
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a diverged run logs 1e308
@@ -82,35 +82,36 @@ def identify(log: RawLog) -> Run:
     log = _with_means(_unwrapped(log))
     table = recognise(log)
     log = replace(log, settings={key.removeprefix(table.wrapper): value for key, value in log.settings.items()})
-    placed = _placed(table, log)
-    guessed = _guessed(table, log, placed)
-    entries = sorted([*placed, *guessed], key=_exactness)
+    identified = _vocabulary_matches(table, log)
+    guessed = _guessed(table, log, identified)
+    matches = sorted([*identified, *guessed], key=_exactness)
     series: dict[str, list[Series]] = {}
-    for entry in entries:
-        column, name = log.columns[entry.source], entry.name
+    for match in matches:
+        column, name = log.columns[match.source], match.name
         values = _transformed(name.transform, np.asarray(column.values, np.float64))
-        logged = Series(name.quantity, name.unit, name.estimator, entry.source, column.steps, values)
+        logged = Series(name.quantity, name.unit, name.estimator, match.source, column.steps, values)
         series.setdefault(name.quantity, []).append(logged)
     if table is COMMON:  # what is printed of single completions comes after what every step logs
-        for several in series.values():
-            most = max(map(len, several))
-            several.sort(key=lambda logged: len(logged) * SELDOM < most)
-    heldout = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
-    heldout += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
+        for estimates in series.values():
+            rows = max(map(len, estimates))
+            estimates.sort(key=lambda logged: len(logged) * SELDOM < rows)
+    # The order matters: what training logs stands for the reward before what is held out does.
+    notes = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
+    notes += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
     # A teacher is all that a run learns from where its KL is logged, and there is no reward but 0.
     distils = "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
-    sources = {entry.source for entry in entries}
+    sources = {match.source for match in matches}
     algorithm, settings = derive.algorithm(table, log.settings, log), derive.settings(table, log.settings, log)
     return Run(
         path=log.path,
         trainer=table.trainer,
         algorithm=algorithm,
-        series={quantity: tuple(several) for quantity, several in series.items()},
+        series={quantity: tuple(estimates) for quantity, estimates in series.items()},
         settings=settings,
-        notes=(*log.notes, *_notes(table, log, guessed), *heldout),
+        notes=(*log.notes, *_notes(table, log, guessed), *notes),
         unknown=tuple(sorted(set(log.columns) - sources)),
         averaged_over=_averaged_over(log) if table.averages else 1,
-        traits=replace(_of_pairs(log, traits(algorithm, settings, series, table.logs_critic)), distils=distils),
+        traits=replace(_pair_traits(log, traits(algorithm, settings, series, table.logs_critic)), distils=distils),
         keys=table.own_keys(log.settings, settings),
         config=log.settings,
         completions=log.completions,
@@ -128,25 +129,25 @@ def _with_means(log: RawLog) -> RawLog:
     counts = {name: column for name, column in log.columns.items() if TOTAL_COUNT.search(name)}
     means = dict(log.columns)
     for name, count in counts.items():
-        before = TOTAL_COUNT.sub("", name)
-        total = re.compile(rf"{re.escape(before)}(?:total|sum)_(\w*(?:reward|score|correct)\w*)", re.IGNORECASE)
+        prefix = TOTAL_COUNT.sub("", name)
+        total = re.compile(rf"{re.escape(prefix)}(?:total|sum)_(\w*(?:reward|score|correct)\w*)", re.IGNORECASE)
         for source in log.columns if len(count.values) and count.values.min() >= 1 else ():
             match, column = total.fullmatch(source), log.columns[source]
             if match and np.array_equal(column.steps, count.steps):
                 means.pop(source)
-                means[f"{before}{match[1]}"] = replace(column, values=column.values / count.values)
+                means[f"{prefix}{match[1]}"] = replace(column, values=column.values / count.values)
     return replace(log, columns=means)
 
 
-def _of_pairs(log: RawLog, run_traits: Traits) -> Traits:
+def _pair_traits(log: RawLog, run_traits: Traits) -> Traits:
     """Return traits that say that texts are given where rewards of chosen and of rejected ones are all there is.
 
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
-    of_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
+    has_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
     rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
     sampled = rewarded or "objective/kl" in log.columns
-    return replace(run_traits, trains_on="given") if of_pairs and not sampled else run_traits
+    return replace(run_traits, trains_on="given") if has_pairs and not sampled else run_traits
 
 
 def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
@@ -154,27 +155,27 @@ def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
 
     A trainer's own mean return has the KL penalty in it, which a loop of somebody's own seldom puts there.
     """
-    parts = [quantity for quantity in series if quantity.startswith("reward_part/") and pays_for_right(quantity)]
-    parts = parts or [quantity for quantity in series if quantity == "return_mean" and table is COMMON]
-    if "reward" in series or len(parts) != 1:
+    candidates = [quantity for quantity in series if quantity.startswith("reward_part/") and pays_for_right(quantity)]
+    candidates = candidates or [quantity for quantity in series if quantity == "return_mean" and table is COMMON]
+    if "reward" in series or len(candidates) != 1:
         return ()
-    series["reward"] = [replace(part, quantity="reward", unit="reward") for part in series.pop(parts[0])]
+    series["reward"] = [replace(estimate, quantity="reward", unit="reward") for estimate in series.pop(candidates[0])]
     return (f"the reward is not logged; {series['reward'][0].source} stands for it",)
 
 
 def _heldout_reward(series: dict[str, list[Series]]) -> tuple[str, ...]:
     """Let held-out problems stand for training where only their reward is logged; return a note of it."""
     twins: dict[str, list[Series]] = {}
-    for quantity, several in series.items() if "reward" not in series else ():
-        family, _, rest = quantity.partition("/")
-        name = COMMON.names.get(spell(rest)) or COMMON.names.get(spell(several[0].source))
+    for quantity, estimates in series.items() if "reward" not in series else ():
+        family, _, metric = quantity.partition("/")
+        name = COMMON.names.get(spell(metric)) or COMMON.names.get(spell(estimates[0].source))
         if family == "heldout" and name is not None and name.quantity not in series:
             twin = partial(replace, quantity=name.quantity, unit=name.unit, estimator=name.estimator)
-            twins.setdefault(name.quantity, [twin(logged) for logged in several])
+            twins.setdefault(name.quantity, [twin(logged) for logged in estimates])
     if "reward" not in twins:
         return ()
     series |= twins
-    sources = ", ".join(several[0].source for several in twins.values())
+    sources = ", ".join(estimates[0].source for estimates in twins.values())
     return (f"the training reward is not logged; {sources} {'stands' if len(twins) == 1 else 'stand'} for it",)
 
 
@@ -198,19 +199,19 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
 def _without_negative_entropy(series: dict[str, list[Series]]) -> tuple[str, ...]:
     """Leave out what is called an entropy and lies below 0, where no entropy of tokens is; return a note of it."""
     entropies = series.pop("entropy", [])
-    below = [entropy for entropy in entropies if len(entropy) and float(np.median(entropy.values)) < 0.0]
-    if rest := [entropy for entropy in entropies if not any(entropy is negative for negative in below)]:
-        series["entropy"] = rest
-    if not below:
+    negative = [entropy for entropy in entropies if len(entropy) and float(np.median(entropy.values)) < 0.0]
+    if positive := [entropy for entropy in entropies if not any(entropy is dropped for dropped in negative)]:
+        series["entropy"] = positive
+    if not negative:
         return ()
-    sources = ", ".join(f"'{entropy.source}'" for entropy in below)
+    sources = ", ".join(f"'{entropy.source}'" for entropy in negative)
     return (f"{sources} is below 0 in most rows, where no entropy of tokens can be, and is left out",)
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:
     """Leave out a learning rate of 0 in a log that prints no number small enough to show one; return a note of it."""
     rates = series.get("learning_rate", ())
-    values = np.concatenate([one.values for several in series.values() for one in several] or [np.empty(0)])
+    values = np.concatenate([np.empty(0), *(logged.values for estimates in series.values() for logged in estimates)])
     if not rates or any(rate.values.any() for rate in rates) or (values != np.round(values, DIGITS)).any():
         return ()
     del series["learning_rate"]
@@ -219,24 +220,24 @@ def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:
 
 def _averaged_over(log: RawLog) -> int:
     """Return how many steps a row averages: as the trainer was set, else as far as most rows are apart."""
-    every = number(log.settings, "logging_steps")
-    if every is not None and every >= 1:  # below 1 it is a share of the steps
-        return int(every)
+    logging_steps = number(log.settings, "logging_steps")
+    if logging_steps is not None and logging_steps >= 1:  # below 1 it is a share of the steps
+        return int(logging_steps)
     return usual_distance(max((column.steps for column in log.columns.values()), key=len, default=np.empty(0))) or 1
 
 
 def _unwrapped(log: RawLog) -> RawLog:
     """Return a log without what stands before all its names with a slash, if only then its trainer is recognised."""
-    below = [name.partition("/") for name in log.columns if "/" in name]
-    if len({prefix for prefix, _, _ in below}) != 1 or recognise(log) is not COMMON:
+    split_names = [name.partition("/") for name in log.columns if "/" in name]
+    if len({prefix for prefix, _, _ in split_names}) != 1 or recognise(log) is not COMMON:
         return log
-    prefix = f"{below[0][0]}/"
-    bare = replace(
+    prefix = f"{split_names[0][0]}/"
+    stripped = replace(
         log,
         columns={name.removeprefix(prefix): column for name, column in log.columns.items()},
         names={name.removeprefix(prefix): meaning for name, meaning in log.names.items()},
     )
-    unwrapped = _unwrapped(bare)
+    unwrapped = _unwrapped(stripped)
     return log if recognise(unwrapped) is COMMON else unwrapped
 
 
@@ -247,12 +248,12 @@ def recognise(log: RawLog) -> Table:
     Others print in a trainer's format, too: it decides where one name is that trainer's own, or none is another's.
     """
     of_format = next((table for table in TABLES if log.format in table.formats), COMMON)
-    if of_format is not COMMON and _matches(of_format, log):
+    if of_format is not COMMON and _distinctive_count(of_format, log):
         return of_format
     scored = [
         ((matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive)), table)
         for table in TABLES
-        if (matches := _matches(table, log)) >= table.needs
+        if (matches := _distinctive_count(table, log)) >= table.needs
     ]
     return max(scored, key=itemgetter(0))[1] if scored else of_format
 
@@ -268,16 +269,16 @@ def holds_known_metric(log: RawLog) -> bool:
     if one_row and len(log.columns) > MOST_NAMES:
         return False
     table = recognise(log)
-    placed = _placed(table, log)
-    quantities = {entry.name.quantity for entry in placed} - CLOCKS
-    guessed = _guessed(table, log, placed)
+    identified = _vocabulary_matches(table, log)
+    quantities = {match.name.quantity for match in identified} - CLOCKS
+    guessed = _guessed(table, log, identified)
     settings = log.columns.keys() & SETTINGS
-    if one_row and len(settings) > max(1, len({entry.source for entry in (*placed, *guessed)} - settings)):
+    if one_row and len(settings) > max(1, len({match.source for match in (*identified, *guessed)} - settings)):
         return False
-    return bool(quantities) or not GUESSED_ALONE.isdisjoint(entry.name.quantity for entry in guessed)
+    return bool(quantities) or not GUESSED_ALONE.isdisjoint(match.name.quantity for match in guessed)
 
 
-def _matches(table: Table, log: RawLog) -> int:
+def _distinctive_count(table: Table, log: RawLog) -> int:
     """Return how many of the table's distinctive patterns some column fits.
 
     What stands for "*" may be anything, and nothing of the trainer's own where the name is common, as "rewards/mean".
@@ -328,58 +329,60 @@ def require_named(names: Mapping[str, str], runs: Iterable[Run]) -> None:
         ConfigError: There is such a name.
     """
     logged = {name for run in runs for name in run.unknown}
-    logged |= {one.source for run in runs for several in run.series.values() for one in several}
-    if lost := [name for name in names if not any(own == name or name.endswith(f"/{own}") for own in logged)]:
-        close = difflib.get_close_matches(lost[0], sorted(logged), n=1)
+    logged |= {estimate.source for run in runs for estimates in run.series.values() for estimate in estimates}
+    # A name may have in front of it what a tracker put there.
+    if missing := [name for name in names if not any(f"/{name}".endswith(f"/{source}") for source in logged)]:
+        close = difflib.get_close_matches(missing[0], sorted(logged), n=1)
         hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(sorted(logged)[:10])}"
-        raise ConfigError(f"no log has a metric '{lost[0]:.80}'; {hint}")
+        raise ConfigError(f"no log has a metric '{missing[0]:.80}'; {hint}")
 
 
-def _place(table: Table, log: RawLog, column: str) -> _Entry | None:
+def _match(table: Table, log: RawLog, column: str) -> _Match | None:
     """Return the meaning of a column: as the user or the table has it, else as common spellings do; None for none."""
     if column in log.names:
-        return _Entry(meaning_of(log.names[column]), column, 0)
+        return _Match(meaning_of(log.names[column]), column, 0)
+    if (heldout := _heldout(table, column)) is not None:
+        return _Match(heldout, column, 0)
     for vocabulary in (table,) if table is COMMON else (table, COMMON):
-        heldout = _heldout(vocabulary, column) if vocabulary is table else None
-        if heldout is not None:
-            return _Entry(heldout, column, 0)
         patterns = list(vocabulary.names)
         for spelling in vocabulary.bare(column):
             pattern = best_pattern(vocabulary.names, spelling)
             if pattern is not None:
-                meaning = _chosen(vocabulary, log, pattern).filled(wildcard(pattern, spelling) or "")
-                return _Entry(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
+                meaning = _meaning_by_choice(vocabulary, log, pattern).filled(wildcard(pattern, spelling) or "")
+                return _Match(meaning, column, patterns.index(pattern) + LATER * (vocabulary is not table))
     if (at_end := AT_END.fullmatch(spell(column))) and (twin := COMMON.names.get(at_end[1])):
-        return _Entry(Name(f"heldout/{at_end[1]}", twin.unit, twin.estimator), column, LATER)
+        return _Match(Name(f"heldout/{at_end[1]}", twin.unit, twin.estimator), column, LATER)
     spellings = (spell(column), spell(column).rpartition("/")[2])
     spelled = next((name for name in spellings if name.startswith(HELD_OUT)), None)
     if spelled is None or spelled[spelled.index("_") + 1 :] in NOT_MEASURED:
         return None
-    return _Entry(Name(f"heldout/{column}"), column, LATER)
+    return _Match(Name(f"heldout/{column}"), column, LATER)
 
 
-def _placed(table: Table, log: RawLog) -> list[_Entry]:
-    """Return the columns whose meaning is known.
+def _vocabulary_matches(table: Table, log: RawLog) -> list[_Match]:
+    """Return the columns whose meaning a vocabulary has.
 
     Of names that no vocabulary has the last part counts, where it tells a quantity that nothing else and no other does.
     """
-    placed = [entry for column in log.columns if (entry := _place(table, log, column))]
-    quantities, sources = {entry.name.quantity for entry in placed}, {entry.source for entry in placed}
-    by_quantity: dict[str, list[_Entry]] = {}
+    identified = [match for column in log.columns if (match := _match(table, log, column))]
+    quantities = {match.name.quantity for match in identified}
+    sources = {match.source for match in identified}
+    by_quantity: dict[str, list[_Match]] = {}
     for column in log.columns:
-        meaning = None if column in sources else _suffix(column)
+        meaning = None if column in sources else _meaning_of_ending(column)
         if meaning is not None and meaning.quantity not in quantities:
-            by_quantity.setdefault(meaning.quantity, []).append(_Entry(meaning, column, LATER))
-    return [*placed, *(several[0] for several in by_quantity.values() if len(several) == 1)]
+            by_quantity.setdefault(meaning.quantity, []).append(_Match(meaning, column, LATER))
+    return [*identified, *(same_quantity[0] for same_quantity in by_quantity.values() if len(same_quantity) == 1)]
 
 
-def _guessed(table: Table, log: RawLog, placed: list[_Entry]) -> list[_Entry]:
+def _guessed(table: Table, log: RawLog, identified: list[_Match]) -> list[_Match]:
     """Return what else may be told of the columns that have no place, by their words and values.
 
     A guess has the unit in which the trainer logs that quantity, where it logs it in no other. Of other models' columns
     those of a critic's own quantities count.
     """
-    sources, of_policy, of_others = {entry.source for entry in placed}, dict[str, Column](), dict[str, Column]()
+    sources = {match.source for match in identified}
+    of_policy, of_others = dict[str, Column](), dict[str, Column]()
     for logged, column in log.columns.items():
         model = NOT_THE_POLICY.search(logged)
         of_both = model is not None and not OF_THE_POLICY.get(model[2], frozenset()).isdisjoint(words(logged))
@@ -389,17 +392,15 @@ def _guessed(table: Table, log: RawLog, placed: list[_Entry]) -> list[_Entry]:
     units: dict[str, set[str]] = {}
     for name in () if table is COMMON else table.names.values():
         units.setdefault(name.quantity, set()).add(name.unit)
-    quantities = frozenset(entry.name.quantity for entry in placed)
-    of_critic = {n: name for n, name in guesses(of_others, quantities).items() if name.quantity in OF_CRITICS}
+    quantities = frozenset(match.name.quantity for match in identified)
+    of_critic = {logged: name for logged, name in guesses(of_others, quantities).items() if name.quantity in OF_CRITICS}
     guessed = {**guesses(of_policy, quantities), **of_critic}
-    own = {quantity: several.pop() for quantity, several in units.items() if len(several) == 1}
-    return [
-        _Entry(replace(name, unit=own.get(name.quantity, name.unit)), source, LATER) for source, name in guessed.items()
-    ]
+    only = {quantity: choices.pop() for quantity, choices in units.items() if len(choices) == 1}
+    meanings = {source: replace(name, unit=only.get(name.quantity, name.unit)) for source, name in guessed.items()}
+    return [_Match(name, source, LATER) for source, name in meanings.items()]
 
 
-def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
-    """Return a pattern's meaning as the settings have it, or the metrics beside it."""
+def _meaning_by_choice(table: Table, log: RawLog, pattern: str) -> Name:
     choice = table.choices.get(pattern)
     if choice is None:
         return table.names[pattern]
@@ -412,8 +413,8 @@ def _chosen(table: Table, log: RawLog, pattern: str) -> Name:
 
 def _heldout(table: Table, column: str) -> Name | None:
     """Return the meaning of a held-out measurement: it keeps the trainer's name, with the unit of its training twin."""
-    written = ((spelling, prefix) for spelling in (column, spell(column)) for prefix in table.heldout)
-    spelling, prefix = next((pair for pair in written if pair[0].startswith(pair[1])), ("", ""))
+    prefixed = ((spelling, prefix) for spelling in (column, spell(column)) for prefix in table.heldout)
+    spelling, prefix = next((pair for pair in prefixed if pair[0].startswith(pair[1])), ("", ""))
     metric = spelling[len(prefix) :]
     if not metric or metric in NOT_MEASURED:
         return None
@@ -422,11 +423,11 @@ def _heldout(table: Table, column: str) -> Name | None:
     return Name(f"heldout/{metric}", twin.unit, twin.estimator)
 
 
-def _exactness(entry: _Entry) -> tuple[bool, int, int, str]:
+def _exactness(match: _Match) -> tuple[bool, int, int, str]:
     """Return the order of columns: sound estimators before those with padding, then the most exact first."""
-    kind, *qualifiers = entry.name.estimator.split(" ")
+    kind, *qualifiers = match.name.estimator.split(" ")
     rank = ESTIMATORS.index(kind) if kind in ESTIMATORS else len(ESTIMATORS)
-    return bool(qualifiers), rank, entry.place, entry.source
+    return bool(qualifiers), rank, match.rank, match.source
 
 
 def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
@@ -440,26 +441,26 @@ def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
     return values * float(transform) if transform else values
 
 
-def _notes(table: Table, log: RawLog, guessed: list[_Entry]) -> list[str]:
-    """Return what a reader should know of the names that the log holds."""
+def _notes(table: Table, log: RawLog, guessed: list[_Match]) -> list[str]:
     logged = {spelling for column in log.columns for spelling in table.bare(column)}
     notes = [caveat for name, caveat in table.caveats.items() if name in logged]
     if table is COMMON:
         notes = ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
-    if pairs := ", ".join(f"{entry.source} as {entry.name.quantity}" for entry in guessed):
+    if pairs := ", ".join(f"{match.source} as {match.name.quantity}" for match in guessed):
         notes.append(f"guessed by their words and values, for what they show and for no remedy: {pairs}")
     return notes
 
 
-def _suffix(logged: str) -> Name | None:
+def _meaning_of_ending(logged: str) -> Name | None:
     """Return what the last parts of a name with slashes tell, as in "trainer.ai/grad_norm"; None if they tell nothing.
 
     A part of a reward has no place of its own in the name, so a last part that says "mean" alone tells nothing.
     """
-    bare = REMARK.sub("", spell(logged))
-    if bare != spell(logged) and OTHER.search(logged) is None and (meaning := COMMON.names.get(bare)):
+    spelled = spell(logged)
+    bare = REMARK.sub("", spelled)
+    if bare != spelled and OTHER.search(logged) is None and (meaning := COMMON.names.get(bare)):
         return meaning
-    *before, last = spell(logged).split("/")
-    if not before or NOT_THE_POLICY.search("/".join(before)):
+    *groups, last = spelled.split("/")
+    if not groups or NOT_THE_POLICY.search("/".join(groups)):
         return None
-    return COMMON.names.get(f"{before[-1]}/{last}") or COMMON.names.get(last)
+    return COMMON.names.get(f"{groups[-1]}/{last}") or COMMON.names.get(last)

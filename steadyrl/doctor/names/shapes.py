@@ -35,44 +35,45 @@ def _rules(text: str) -> Iterator[tuple[Name, str, list[list[str]]]]:
     for line in text.strip().splitlines():
         meaning, _, shape = line.partition(" = ")
         values, _, words = shape.partition(": ")
-        choices = [several.strip().split("|") for several in words.split(",")]
+        choices = [alternatives.strip().split("|") for alternatives in words.split(",")]
         yield Name(*(field.strip() for field in meaning.split(","))), values, choices
 
 
 RULES = tuple(_rules(_RECORD["rules"]))
 
 
-def guesses(columns: Mapping[str, Column], placed: frozenset[str]) -> dict[str, Name]:
+def guesses(columns: Mapping[str, Column], identified: frozenset[str]) -> dict[str, Name]:
     """Return what columns may stand for, by their names.
 
     Args:
         columns: Whose names no vocabulary has.
-        placed: Quantities that other columns are known to be; those are not guessed again. What two columns could be
-            is that one's which an earlier rule fits ("final_reward" before "solved"), and neither's by one rule.
+        identified: Quantities that other columns are known to be; those are not guessed again. What two columns could
+            be is that one's which an earlier rule fits ("final_reward" before "solved"), and neither's by one rule.
     """
-    if placed <= {"data_epoch"} and columns.keys() >= BARE.keys():
+    if identified <= {"data_epoch"} and columns.keys() >= BARE.keys():
         return {logged: Name(quantity, "reward") for logged, quantity in BARE.items()}
-    fitting: dict[str, list[tuple[int, str, Name]]] = {}
-    parts: dict[str, Name] = {}
+    candidates_by_quantity: dict[str, list[tuple[int, str, Name]]] = {}
+    components: dict[str, Name] = {}
     for logged, column in columns.items():
         values = column.values[np.isfinite(column.values)]
         if not len(values):
             continue
         order, meaning = _by_words(words(logged), values)
-        if meaning is not None and meaning.quantity not in placed:
-            fitting.setdefault(meaning.quantity, []).append((order, logged, meaning))
-        if part := _part(logged):
-            parts[logged] = Name(f"reward_part/{part}", "reward")
+        if meaning is not None and meaning.quantity not in identified:
+            candidates_by_quantity.setdefault(meaning.quantity, []).append((order, logged, meaning))
+        if component := _reward_component(logged):
+            components[logged] = Name(f"reward_part/{component}", "reward")
     guessed: dict[str, Name] = {}
-    for several in fitting.values():
-        earliest = min(order for order, _, _ in several)
-        pairs = [(logged, meaning) for order, logged, meaning in several if order == earliest]
+    for candidates in candidates_by_quantity.values():
+        earliest = min(order for order, _, _ in candidates)
+        pairs = [(logged, meaning) for order, logged, meaning in candidates if order == earliest]
         guessed |= dict(pairs) if len(pairs) == 1 else {}
-    parts = {name: part for name, part in parts.items() if name not in guessed}
-    quantities = placed | {name.quantity for name in guessed.values()}
-    if "reward" not in quantities and not any(pays_for_right(part.quantity) for part in parts.values()):
+    components = {name: component for name, component in components.items() if name not in guessed}
+    quantities = identified | {name.quantity for name in guessed.values()}
+    # What may be a part of a reward is one beside the reward alone, or beside a part that pays for being right.
+    if "reward" not in quantities and not any(pays_for_right(component.quantity) for component in components.values()):
         return guessed
-    return guessed | {name: part for name, part in parts.items() if part.quantity not in quantities}
+    return guessed | {name: component for name, component in components.items() if component.quantity not in quantities}
 
 
 def pays_for_right(name: str) -> bool:
@@ -85,34 +86,34 @@ def words(logged: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in WORD.findall(english(logged)))
 
 
-def _by_words(every: tuple[str, ...], values: np.ndarray) -> tuple[int, Name | None]:
-    """Return what a name means by the first rule that fits, and the rule's place."""
-    for place, (name, kind, every_choice) in enumerate(RULES):
-        unmatched = list(every)
-        for choices in every_choice:
+def _by_words(name_words: tuple[str, ...], values: np.ndarray) -> tuple[int, Name | None]:
+    """Return the rank of the first rule that fits a name, and what it means by that."""
+    for rank, (name, kind, rule_words) in enumerate(RULES):
+        unmatched = list(name_words)
+        for choices in rule_words:
             word = next((word for word in unmatched if word in choices), None)
             if word is None:
                 break
-            unmatched = [more for more in unmatched if more != word]  # "reward/raw_reward" says it twice
+            unmatched = [w for w in unmatched if w != word]  # "reward/raw_reward" says it twice
         else:
             if NEUTRAL.issuperset(unmatched) and _behaves(kind, values):
-                return place, name
+                return rank, name
     return len(RULES), None
 
 
 def _behaves(kind: str, values: np.ndarray) -> bool:
     """Return whether values [n] are what a quantity of a kind can be."""
-    least, most = float(values.min()), float(values.max())
+    minimum, maximum = float(values.min()), float(values.max())
     if kind == "share":
-        return least >= 0.0 and most <= 1.0
+        return minimum >= 0.0 and maximum <= 1.0
     if kind == "count":
-        return least >= 0.0 and bool((values == np.floor(values)).all())
+        return minimum >= 0.0 and bool((values == np.floor(values)).all())
     if kind == "length":
-        return least >= 0.0 and most > 1.0
-    return kind == "number" or least >= 0.0
+        return minimum >= 0.0 and maximum > 1.0
+    return kind == "number" or minimum >= 0.0
 
 
-def _part(logged: str) -> str:
+def _reward_component(logged: str) -> str:
     """Return the name of the part of the reward that a column may be, "" for none."""
     name = spell(logged)
     for ending in MEAN:

@@ -62,10 +62,10 @@ def names(text: str) -> dict[str, Name]:
     """
     by_name: dict[str, Name] = {}
     for line in filter(str.strip, text.splitlines()):
-        theirs, meanings = (_expanded(side) for side in line.split(" = "))
-        for i in range(max(len(theirs), len(meanings))):
+        logged_names, meanings = (_expanded(side) for side in line.split(" = "))
+        for i in range(max(len(logged_names), len(meanings))):
             meaning = Name(*(part.strip() for part in meanings[i % len(meanings)].split(",")))
-            by_name |= dict.fromkeys(theirs[i % len(theirs)].split(), meaning)
+            by_name |= dict.fromkeys(logged_names[i % len(logged_names)].split(), meaning)
     return by_name
 
 
@@ -76,8 +76,8 @@ def keys(text: str) -> dict[str, str]:
     """
     their_keys: dict[str, str] = {}
     for line in filter(str.strip, text.splitlines()):
-        ours, _, theirs = (part.strip() for part in line.partition(" = "))
-        their_keys |= {name: theirs.replace("*", name) for name in ours.split()}
+        canonical_names, _, trainer_spelling = (part.strip() for part in line.partition(" = "))
+        their_keys |= {name: trainer_spelling.replace("*", name) for name in canonical_names.split()}
     return their_keys
 
 
@@ -149,12 +149,12 @@ class Table:
 
         Of a vocabulary that many share, the first would be another trainer's.
         """
-        own: dict[str, str] = {}
-        for name, theirs in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
-            several = theirs.split("|")
-            own_key = next((key for key in several if key in config), "" if self.of_many else several[0])
-            own |= {name: own_key} if own_key else {}
-        return own
+        trainer_keys: dict[str, str] = {}
+        for name, alternatives in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
+            spellings = alternatives.split("|")
+            trainer_key = next((key for key in spellings if key in config), "" if self.of_many else spellings[0])
+            trainer_keys |= {name: trainer_key} if trainer_key else {}
+        return trainer_keys
 
     def meanings(self) -> Iterator[tuple[str, Name]]:
         """Yield what each of its names means, and what a setting makes of it: "name with setting=value"."""
@@ -178,8 +178,8 @@ class Table:
         if flat in self.flat:
             yield self.flat[flat]
         elif "_" in flat:
-            parts = ((name, wildcard(pattern, flat)) for pattern, name in self.flat.items() if "*" in pattern)
-            yield from (name.replace("*", part) for name, part in parts if part)
+            matches = ((name, wildcard(pattern, flat)) for pattern, name in self.flat.items() if "*" in pattern)
+            yield from (name.replace("*", match) for name, match in matches if match)
 
     @cached_property
     def flat(self) -> Mapping[str, str]:
@@ -194,25 +194,26 @@ class Table:
 @cache
 def load(trainer: str) -> Table:
     """Return the table of a trainer, from its file and those that it extends; they are read once."""
-    entries, choices = _read(trainer), {}
-    for name, entry in entries.get("choices", {}).items():
-        meanings = entries["choices"][entry["as"]]["meanings"] if "as" in entry else entry["meanings"]
-        choices[name] = Choice(entry["settings"], names(meanings), names(entry.get("beside", "")))
+    record, choices = _read(trainer), {}
+    for name, choice in record.get("choices", {}).items():
+        meanings = record["choices"][choice["as"]]["meanings"] if "as" in choice else choice["meanings"]
+        choices[name] = Choice(choice["settings"], names(meanings), names(choice.get("beside", "")))
     parsed = {
-        "names": names(entries["names"]),
-        "keys": keys(entries.get("keys", "")),
-        "place_keys": {place: keys(text) for place, text in entries.get("place_keys", {}).items()},
+        "names": names(record["names"]),
+        "keys": keys(record.get("keys", "")),
+        "place_keys": {place: keys(text) for place, text in record.get("place_keys", {}).items()},
         "choices": choices,
-        **{name: tuple(entries[name]) for name in LISTS if name in entries},
+        **{name: tuple(record[name]) for name in LISTS if name in record},
     }
-    return Table(trainer, **{**entries, **parsed})
+    return Table(trainer, **{**record, **parsed})
 
 
 def _read(trainer: str) -> dict[str, Any]:
-    entries = tomllib.loads((TRAINERS / f"{trainer}.toml").read_text(encoding="utf-8"))
-    base = _read(entries.pop("extends")) if "extends" in entries else {}
-    joined: dict[str, Any] = {n: f"{base[n]}\n{entries[n]}" for n in ("names", "keys") if n in base and n in entries}
-    return {**base, **entries, **joined}
+    record = tomllib.loads((TRAINERS / f"{trainer}.toml").read_text(encoding="utf-8"))
+    base = _read(record.pop("extends")) if "extends" in record else {}
+    # Names and keys add to those of the base; everything else takes its place.
+    joined: dict[str, Any] = {n: f"{base[n]}\n{record[n]}" for n in ("names", "keys") if n in base and n in record}
+    return {**base, **record, **joined}
 
 
 def spell(name: str) -> str:

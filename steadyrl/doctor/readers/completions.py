@@ -29,14 +29,15 @@ class JsonTexts:
 
     def __iter__(self) -> Iterator[Written]:
         for path in self.files:
-            named = _step_of(path)
+            file_step = _step_of(path)
             for row in (row for chunk in objects(path) for row in chunk if holds_text(row)):
-                step = next((row[key] for key in STEPS if type(row.get(key)) is int), 0) if named is None else named
+                row_step = next((row[key] for key in STEPS if type(row.get(key)) is int), 0)
                 prompt, completion = (
                     next((row[key] for key in keys if isinstance(row.get(key), str)), "")
                     for keys in (PROMPTS, COMPLETIONS)
                 )
                 reward = next((number(row[key], null=None) for key in REWARDS if key in row), None)
+                step = row_step if file_step is None else file_step
                 yield Written(step, prompt[:MAX_TEXT], completion[:MAX_TEXT], reward)
 
 
@@ -52,8 +53,8 @@ class PrintedTables:
     def __iter__(self) -> Iterator[Written]:
         step, names, cells = 0, list[str](), list[str]()
         for line in (text_of(raw) for chunk in lines(self.path) for raw in chunk if FRAME in raw):
-            if titled := TITLE.search(line):
-                step, names = int(titled[1]), []
+            if title := TITLE.search(line):
+                step, names = int(title[1]), []
             text = line.strip()
             text = text[1:-1].strip() if text[:1] == text[-1:] == "│" and text[1:].lstrip()[:1] in EDGES else text
             if text[:1] == "┃":
@@ -63,9 +64,9 @@ class PrintedTables:
             elif text[:1] in ("├", "└") and cells:
                 if len(cells) == len(names) and names[:2] == ["Prompt", "Completion"]:
                     # Reward functions stand in columns of their own, and are summed.
-                    named = zip(names[2:], cells[2:], strict=True)
-                    parts = [spelled(cell) for name, cell in named if name != "Advantage"]
-                    rewards = [part for part in parts if part is not None]
+                    named_cells = zip(names[2:], cells[2:], strict=True)
+                    scores = [spelled(cell) for name, cell in named_cells if name != "Advantage"]
+                    rewards = [score for score in scores if score is not None]
                     yield Written(step, cells[0], cells[1], sum(rewards) if rewards else None)
                 cells = []
 

@@ -16,7 +16,7 @@ from typing import Any
 from steadyrl.doctor.readers import tables
 from steadyrl.doctor.readers.completions import PrintedTables
 from steadyrl.doctor.readers.lines import lines, plain, source
-from steadyrl.doctor.readers.parting import Parting
+from steadyrl.doctor.readers.parting import RunTracker
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
 from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
@@ -64,80 +64,81 @@ class _Console:
         self.verl, self.words = Rows(("step",)), Words()
         self.warnings = Rows()
         self.dicts, self.runs = Rows(), list[Rows]()  # of the latest run, and of those before it
-        self._parting: Parting | None = None
+        self._tracker: RunTracker | None = None
         self._heading = ""  # the text before a dict
-        self._tokens, self._restarts, self._since = 0.0, 0, 0  # so far, how often they began again, and rows since
-        self.framed = False  # whether there are tables of completions
-        self.before = 0  # rows of a training without rewards that ended before one with them
-        self._ended = self._rewarded = False  # whether a Trainer has summed up, and whether a row had a reward
-        self._begun = self._wrapped = ""  # a dict whose end is on a later line; a line of verl that may go on
+        self._tokens = 0.0  # TRL's count in the latest row
+        self._restarts, self._rows = 0, 0  # how often that count began again, and rows since
+        self.has_text_tables = False  # whether there are tables of completions
+        self.rows_before_reward = 0  # rows of a training without rewards that ended before one with them
+        self._has_summary = self._has_reward = False  # whether a Trainer has summed up, and whether a row had a reward
+        self._open_dict = self._verl_line = ""  # a dict whose end is on a later line; a line of verl that may go on
 
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
-        going_on = self._begun or self._wrapped or self.words.unended
-        if not going_on and "{" not in line and WORDLESS.fullmatch(line):
-            return self.words.sure or self.dicts.count > 0
+        is_continued = self._open_dict or self._verl_line or self.words.open_list
+        if not is_continued and "{" not in line and WORDLESS.fullmatch(line):
+            return self.words.has_record or self.dicts.count > 0
         if "step:" in line and " - " in line and _verl_row(line):
             self.end()
-            self._wrapped = line
+            self._verl_line = line
             return True
-        if self._wrapped and len(self._wrapped) < MAX_TEXT and WRAPPED.search(line):
-            self._wrapped += line.rstrip("\r")
+        if self._verl_line and len(self._verl_line) < MAX_TEXT and WRAPPED.search(line):
+            self._verl_line += line.rstrip("\r")
             return True
         self.end()
         if "%|" in line:
-            self.bars.see(line)
-        if (warned := WARNED.search(line)) and (quantity := warned.lastgroup):
-            self.warnings.put({WARNED_NAMES[quantity]: spelled(warned[quantity].rstrip("."))})
-        self.framed |= "┃ Prompt" in line
+            self.bars.add(line)
+        if (warning := WARNED.search(line)) and (quantity := warning.lastgroup):
+            self.warnings.put({WARNED_NAMES[quantity]: spelled(warning[quantity].rstrip("."))})
+        self.has_text_tables |= "┃ Prompt" in line
         self.config.add(line)
-        texts = [self._begun + line, line] if self._begun else [line]
-        begins = texts[0].rfind("{") > texts[0].rfind("}") and len(texts[0]) < MAX_TEXT
-        self._begun = texts[0] if begins else ""
+        texts = [self._open_dict + line, line] if self._open_dict else [line]
+        opens_dict = texts[0].rfind("{") > texts[0].rfind("}") and len(texts[0]) < MAX_TEXT
+        self._open_dict = texts[0] if opens_dict else ""
         row = next(filter(None, map(_dict_in, texts)), {}) if "}" in line else {}
-        self._ended |= SUMMARY in row
-        self._heading = line.strip() if not row and not begins and HEADING.search(line) else self._heading
+        self._has_summary |= SUMMARY in row
+        self._heading = line.strip() if not row and not opens_dict and HEADING.search(line) else self._heading
         if SUMMARY not in row and any(map(METRIC.search, row)):  # no summary of the run
-            self._see_reward(row)
+            self._restart_at_reward(row)
             self.bars.rows += 1
-            self._part(row)
+            self._split_runs(row)
             self.dicts.put(row)
         elif self.dicts.count < FEW_DICTS and not self.verl.count:
-            for part in line.split("\r"):  # a bar draws itself anew over what it drew
-                self.words.add(part)
-        return self.words.sure or self.dicts.count > 0 or self.warnings.count >= FEW_DICTS
+            for redraw in line.split("\r"):  # a bar draws itself anew over what it drew
+                self.words.add(redraw)
+        return self.words.has_record or self.dicts.count > 0 or self.warnings.count >= FEW_DICTS
 
     def end(self) -> None:
         """Put the last row of verl to the others, with the lines onto which a terminal has wrapped it."""
-        if self._wrapped:
-            self.verl.put(_verl_row(self._wrapped))
-        self._wrapped = ""
+        if self._verl_line:
+            self.verl.put(_verl_row(self._verl_line))
+        self._verl_line = ""
 
-    def _part(self, row: dict[str, Any]) -> None:
+    def _split_runs(self, row: dict[str, Any]) -> None:
         """Begin another run where the steps of dicts begin again below another heading: a seam is no course."""
         step = next((key for key in STEP_KEYS if key in row), "")
-        headed = {HEADING_KEY: self._heading, step: row.get(step)}
+        texts = {HEADING_KEY: self._heading, step: row.get(step)}
         if step in ("", "epoch") and isinstance(tokens := row.get(TOKENS), int | float):
-            begins, self._tokens = tokens < self._tokens, tokens
-            self._restarts, self._since = self._restarts + begins, 0 if begins else self._since + 1
-            step, headed = TOKENS, {HEADING_KEY: f"start {self._restarts}", TOKENS: self._since}
+            restarts, self._tokens = tokens < self._tokens, tokens
+            self._restarts, self._rows = self._restarts + restarts, 0 if restarts else self._rows + 1
+            step, texts = TOKENS, {HEADING_KEY: f"start {self._restarts}", TOKENS: self._rows}
         if not step:
             return
-        self._parting = self._parting or Parting(step, headed)
-        run = self._parting.run
-        if self._parting.run_of(headed) != run:
+        self._tracker = self._tracker or RunTracker(step, texts)
+        run = self._tracker.run
+        if self._tracker.run_of(texts) != run:
             self.runs.append(self.dicts)
             self.dicts = Rows()
 
-    def _see_reward(self, row: dict[str, Any]) -> None:
+    def _restart_at_reward(self, row: dict[str, Any]) -> None:
         """Begin anew with the first reward after a Trainer's summary: rows before it are of supervised training."""
-        if self._rewarded or not any(tables.REWARD.search(key) for key in row):
+        if self._has_reward or not any(tables.REWARD.search(key) for key in row):
             return
-        self._rewarded = True
-        if self._ended and self.dicts.count:
-            self.before, self.dicts, self.bars = self.dicts.count, Rows(), Bars()
-            self.runs, self._parting = [], None
+        self._has_reward = True
+        if self._has_summary and self.dicts.count:
+            self.rows_before_reward, self.dicts, self.bars = self.dicts.count, Rows(), Bars()
+            self.runs, self._tracker = [], None
 
 
 def read(path: Path) -> list[RawLog]:
@@ -150,18 +151,20 @@ def read(path: Path) -> list[RawLog]:
     verl = [console.verl.log(str(path), "verl_console", {}, notes)] if console.verl.count else []
     logs = verl or _fullest(console, path, notes)
     planned = {"max_steps": console.bars.planned} if console.bars.planned and not verl else {}
-    written = settings_in(source(path))
-    of_source = (FROM_SOURCE,) if written else ()
+    source_settings = settings_in(source(path))
+    source_notes = (FROM_SOURCE,) if source_settings else ()
     last = max((int(column.steps[-1]) for log in logs for column in log.columns.values()), default=0)
-    if isinstance(written.get("max_steps"), int) and 0 < written["max_steps"] < last:
-        of_source = (f"the source plans {written['max_steps']} steps, and {last} are here: its settings are left out",)
-        written = {}  # it has changed since it wrote what is shown
+    if isinstance(source_settings.get("max_steps"), int) and 0 < source_settings["max_steps"] < last:
+        # The source has changed since it wrote what is shown.
+        note = f"the source plans {source_settings['max_steps']} steps, and {last} are here: its settings are left out"
+        source_settings, source_notes = {}, (note,)
     return [
         replace(
             log,
-            settings={**written, **planned, **console.config.settings},
-            notes=(*log.notes, *of_source),
-            completions=PrintedTables(path) if console.framed and len(logs) == 1 else (),
+            # The later ones win: a printed config is what the run had.
+            settings={**source_settings, **planned, **console.config.settings},
+            notes=(*log.notes, *source_notes),
+            completions=PrintedTables(path) if console.has_text_tables and len(logs) == 1 else (),
         )
         for log in logs
     ]
@@ -169,24 +172,25 @@ def read(path: Path) -> list[RawLog]:
 
 def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     """Return the rows of dicts, tables or words: of the first with a loss and a reward, else of the most metrics."""
-    first = None
+    dict_log = None
     if console.dicts.count:
-        before = [f"rows of a training without rewards before it, left out: {console.before}"] if console.before else []
-        first = _placed(console, str(path), [*notes, *before])
+        earlier_rows = console.rows_before_reward
+        note = [f"rows of a training without rewards before it, left out: {earlier_rows}"] if earlier_rows else []
+        dict_log = _at_bar_steps(console, str(path), [*notes, *note])
         if console.runs:
             earlier = [rows.log(f"{path}#{i}", "printed", {}, notes) for i, rows in enumerate(console.runs, 1)]
-            return [*earlier, replace(first, path=f"{path}#{len(earlier) + 1}")]
-        if _is_full(first):
-            return [first]
-    shown = tables.find(path, notes)
-    worded = console.words.sure or not any(map(_rewards, shown))
-    words = console.words.log(str(path), notes) if worded else None
-    logs = [log for log in (first, *shown[-1:], words) if log is not None]
+            return [*earlier, replace(dict_log, path=f"{path}#{len(earlier) + 1}")]
+        if _is_full(dict_log):
+            return [dict_log]
+    table_logs = tables.find(path, notes)
+    reads_words = console.words.has_record or not any(map(_rewards, table_logs))
+    word_log = console.words.log(str(path), notes) if reads_words else None
+    logs = [log for log in (dict_log, *table_logs[-1:], word_log) if log is not None]
     rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
     if console.warnings.count > rows and not any(map(_is_full, logs)):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
     log = next(filter(_is_full, logs), None) or max(logs, key=lambda log: (_rewards(log) >= FEW_DICTS, _metrics(log)))
-    return shown if shown and log is shown[-1] else [log]
+    return table_logs if table_logs and log is table_logs[-1] else [log]
 
 
 def _is_full(log: RawLog) -> bool:
@@ -194,12 +198,10 @@ def _is_full(log: RawLog) -> bool:
 
 
 def _rewards(log: RawLog) -> int:
-    """Return the number of rows with a reward."""
     return max((len(x.steps) for name, x in log.columns.items() if tables.REWARD.search(english(name))), default=0)
 
 
 def _metrics(log: RawLog) -> int:
-    """Return the number of values of metrics."""
     return sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns))
 
 
@@ -214,8 +216,8 @@ def holds_metrics(path: Path) -> bool:
 def _verl_row(line: str) -> dict[str, Any]:
     start = VERL.search(line)
     row: dict[str, Any] = {}
-    for part in line[start.end() :].split(" - ") if start else ():
-        name, _, text = part.rpartition(":")
+    for metric in line[start.end() :].split(" - ") if start else ():
+        name, _, text = metric.rpartition(":")
         # Ray appends "[repeated 2x across cluster]" to lines that several workers print.
         value = spelled(text.partition(" [")[0])
         if name.strip() and value is not None:
@@ -242,17 +244,17 @@ def _dict_in(line: str) -> dict[str, Any]:
             continue
         if not isinstance(row, dict):
             return {}
-        before = line[: opening.start()] if opening else ""
-        named = NAMED.search(before[-MAX_PREFIX:])
-        step = {"step": int(named[1])} if named and row.keys() & set(STEP_KEYS) <= {"epoch"} else {}
+        prefix = line[: opening.start()] if opening else ""
+        step_match = NAMED.search(prefix[-MAX_PREFIX:])
+        step = {"step": int(step_match[1])} if step_match and row.keys() & set(STEP_KEYS) <= {"epoch"} else {}
         # Beside a dict of something else, metrics are of a remark, such as one of each spike of the KL.
-        metrics = any(METRIC.search(str(key)) and isinstance(value, int | float) for key, value in row.items())
-        beside = pairs_in(before) if metrics and len(before) <= MAX_BEFORE and METRIC_WORD.search(before) else {}
-        return {**beside, **step, **{str(key): value for key, value in row.items()}}
+        has_metric = any(METRIC.search(str(key)) and isinstance(value, int | float) for key, value in row.items())
+        reads_pairs = has_metric and len(prefix) <= MAX_BEFORE and METRIC_WORD.search(prefix)
+        return {**(pairs_in(prefix) if reads_pairs else {}), **step, **{str(key): value for key, value in row.items()}}
     return {}
 
 
-def _placed(console: _Console, path: str, notes: list[str]) -> RawLog:
+def _at_bar_steps(console: _Console, path: str, notes: list[str]) -> RawLog:
     """Return the log of dicts, each at the step that it names, or that the bar beside it shows."""
     log = console.dicts.log(path, "printed", {}, notes)
     planned = console.config.settings.get("max_steps")

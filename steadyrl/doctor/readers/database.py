@@ -64,6 +64,7 @@ def _readable(address: str) -> sqlite3.Connection:
     connection = sqlite3.connect(address, uri=True)
     connection.text_factory = text_of
     try:
+        # Connecting reads nothing: the first query shows whether the file can be read.
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         connection.execute("PRAGMA trusted_schema = OFF")
     except sqlite3.Error:
@@ -95,9 +96,9 @@ def _read_mlflow(connection: sqlite3.Connection, path: Path) -> list[RawLog]:
         rows, settings = Rows((POINT,)), dict[str, Any]()
         query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid IS ? ORDER BY timestamp, rowid"
         for key, step, value, is_nan in connection.execute(query, (run,)):
-            scalar, at = math.nan if is_nan else number(value, None), number(step, None)
-            if scalar is not None and at is not None:
-                rows.put({POINT: at, str(key): finite_or_not(scalar)})
+            metric_value, point = math.nan if is_nan else number(value, None), number(step, None)
+            if metric_value is not None and point is not None:
+                rows.put({POINT: point, str(key): finite_or_not(metric_value)})
         if has_settings:
             params = connection.execute("SELECT key, value FROM params WHERE run_uuid IS ?", (run,))
             settings = {str(key): typed(value) for key, value in params}

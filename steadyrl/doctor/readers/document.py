@@ -68,27 +68,27 @@ def read(path: Path) -> list[RawLog]:
     if content.count(b"[") + content.count(b"{") > MAX_INNER:
         raise RunError(f"'{path}' holds more than {MAX_INNER:,} lists and objects; a JSON file of metrics may not")
     parsed = parse_json(content)
-    if parsed is None and (intact := _whole_rows(text_of(content))):
+    if parsed is None and (whole_rows := _whole_rows(text_of(content))):
         rows = Rows()
-        rows.add(intact)
+        rows.add(whole_rows)
         return [rows.log(str(path), "trainer_state" if HISTORY.encode() in content else "jsonl", {}, [TORN])]
     if not isinstance(parsed, dict | list):
         raise RunError(f"'{path}' is torn, or nested too deeply for JSON; name another log of the run")
     if isinstance(parsed, dict) and HISTORY in parsed and not isinstance(parsed[HISTORY], list):
         raise RunError(f"'{path}' has no list '{HISTORY}'; take the state of an earlier checkpoint")
     tag, chart_of = chart_in(path)
-    parts = list(_parts({tag or "value": parsed} if isinstance(parsed, list) or rows_in(parsed) else parsed))
+    sections = list(_sections({tag or "value": parsed} if isinstance(parsed, list) or rows_in(parsed) else parsed))
     logs: list[RawLog] = []
-    for part in parts:
-        kind, settings = "trainer_state" if part.history else "jsonl", {**parts[0].settings, **part.settings}
-        runs, notes = _runs(part, parts[0]) if part.rows or part.lists or part.by_step else ({}, [])
+    for section in sections:
+        kind, settings = "trainer_state" if section.history else "jsonl", {**sections[0].settings, **section.settings}
+        runs, notes = _runs(section, sections[0]) if section.rows or section.lists or section.by_step else ({}, [])
         for run, rows in runs.items():
-            name = ".".join(filter(None, (part.path, run)))
+            name = ".".join(filter(None, (section.path, run)))
             logs.append(rows.log(f"{path}#{name}" if name else str(path), kind, settings, notes))
-    if not logs and parts[0].settings and HISTORY not in parsed:
-        return [RawLog(str(path), "jsonl", {}, parts[0].settings)]
-    alone = len(logs) == 1
-    return [replace(log, path=str(path) if alone else log.path, chart_of=chart_of) for log in logs[:MAX_RUNS]]
+    if not logs and sections[0].settings and HISTORY not in parsed:
+        return [RawLog(str(path), "jsonl", {}, sections[0].settings)]
+    is_single = len(logs) == 1
+    return [replace(log, path=str(path) if is_single else log.path, chart_of=chart_of) for log in logs[:MAX_RUNS]]
 
 
 def without_rows(path: Path | str) -> str:
@@ -119,20 +119,20 @@ def settings_beside(path: Path) -> dict[str, dict[str, Any]]:
 
 def _whole_rows(text: str) -> list[dict[str, Any]]:
     """Return the objects with a number that a torn JSON text, or a part of one, holds as a whole."""
-    rows, at, failures, decoder = list[dict[str, Any]](), text.find("{"), 0, json.JSONDecoder()
-    while at >= 0 and failures < MAX_TORN:
+    rows, start, failures, decoder = list[dict[str, Any]](), text.find("{"), 0, json.JSONDecoder()
+    while start >= 0 and failures < MAX_TORN:
         try:
-            row, end = decoder.raw_decode(text, at)
+            row, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
-            failures, end = failures + 1, at + 1
+            failures, end = failures + 1, start + 1
         else:
             rows += [row] if SUMMARY not in row and any(number(value) is not None for value in row.values()) else []
-        at = text.find("{", end)
+        start = text.find("{", end)
     return rows
 
 
 @dataclass
-class _Part:
+class _Section:
     """A dict of the document: what it holds beside further dicts."""
 
     path: str
@@ -143,39 +143,39 @@ class _Part:
     by_step: dict[str, dict[int, Any]] = field(default_factory=dict)  # metrics whose values stand at their steps
 
 
-def _parts(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[_Part]:
-    part, inner, tables = _Part(path), list[tuple[str, Mapping[str, Any]]](), dict[str, list[dict[str, Any]]]()
+def _sections(data: Mapping[str, Any], path: str = "", depth: int = 0) -> Iterator[_Section]:
+    section, nested, tables = _Section(path), list[tuple[str, Mapping[str, Any]]](), dict[str, list[dict[str, Any]]]()
     for key, value in data.items():
         if rows := rows_in(value):
             if course := course_in(rows):
-                part.by_step[key] = course
+                section.by_step[key] = course
             else:
                 tables[key] = rows
         elif isinstance(value, list) and _numbers(numbers := with_truths(key, value)):
-            part.lists[key] = list(numbers)
+            section.lists[key] = list(numbers)
         elif isinstance(value, dict) and value:
-            inner.append((key, value))
-            part.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}
+            nested.append((key, value))
+            section.settings |= {k: v for k, v in flat_settings({key: value}).items() if not isinstance(v, list)}
         elif isinstance(value, str | int | float) or value is None:
-            part.settings[key] = value
-    longest_list = max(map(len, part.lists.values()), default=0)
-    for key, value in list(inner):
+            section.settings[key] = value
+    longest_list = max(map(len, section.lists.values()), default=0)
+    for key, value in list(nested):
         # Further columns, such as the parts of the reward; or those of one metric, as its mean, which name none.
-        of_one = METRIC.search(key) is not None and not any(map(METRIC.search, value))
-        if all(_numbers(items, longest_list) for items in value.values()) and (longest_list or of_one):
-            part.lists |= {f"{key}/{name}": items for name, items in value.items()}
-            inner.remove((key, value))
-    above = f"{path}." if path else ""
+        is_one_metric = METRIC.search(key) is not None and not any(map(METRIC.search, value))
+        if all(_numbers(items, longest_list) for items in value.values()) and (longest_list or is_one_metric):
+            section.lists |= {f"{key}/{name}": items for name, items in value.items()}
+            nested.remove((key, value))
+    prefix = f"{path}." if path else ""
     # Supervised training, or an evaluation, may have more rows than what follows it.
     longest = max(tables.values(), key=lambda rows: (any(map(REWARD.search, rows[0])), len(rows)), default=[])
     runs = {key: rows for key, rows in tables.items() if rows[0].keys() == longest[0].keys()}
-    part.history = HISTORY in tables
-    part.rows = longest if len(runs) == 1 else []
-    yield part
+    section.history = HISTORY in tables
+    section.rows = longest if len(runs) == 1 else []
+    yield section
     for key, rows in runs.items() if len(runs) > 1 else ():
-        yield _Part(f"{above}{key}", rows=rows)
-    for key, value in inner if depth < MAX_NESTING else ():
-        yield from _parts(value, f"{above}{key}", depth + 1)
+        yield _Section(f"{prefix}{key}", rows=rows)
+    for key, value in nested if depth < MAX_NESTING else ():
+        yield from _sections(value, f"{prefix}{key}", depth + 1)
 
 
 def _numbers(value: Any, count: int = 0) -> bool:
@@ -184,26 +184,26 @@ def _numbers(value: Any, count: int = 0) -> bool:
     return counted and all(number(item) is not None for item in value)
 
 
-def _runs(part: _Part, root: _Part) -> tuple[dict[str, Rows], list[str]]:
+def _runs(section: _Section, root: _Section) -> tuple[dict[str, Rows], list[str]]:
     """Return the runs of the rows, or of the lists of numbers that are as long as the longest one; and notes."""
-    if part.rows:
+    if section.rows:
         runs = Runs()
-        for row in part.rows:
+        for row in section.rows:
             if SUMMARY not in row:
                 runs.put(row)
         return runs.rows(), []
     rows = Rows()
-    length = max(map(len, part.lists.values()), default=0)
+    length = max(map(len, section.lists.values()), default=0)
     steps = {key: values for key, values in root.lists.items() if key in STEPS and len(values) <= length}
     least = length - (length > MIN_ROWS)  # a run that stops within a step has written some of its metrics
-    lists = {key: values for key, values in (steps | part.lists).items() if len(values) >= least}
-    step = next((key for key in STEPS if key in lists or key in part.by_step), STEPS[0])
+    lists = {key: values for key, values in (steps | section.lists).items() if len(values) >= least}
+    step = next((key for key in STEPS if key in lists or key in section.by_step), STEPS[0])
     rows.add([{key: values[i] for key, values in lists.items() if i < len(values)} for i in range(length)])
     at_step: dict[int, dict[str, Any]] = {}
-    for key, course in part.by_step.items():
-        for at, value in course.items():
-            at_step.setdefault(at, {step: at})[key] = value
+    for key, course in section.by_step.items():
+        for step_value, value in course.items():
+            at_step.setdefault(step_value, {step: step_value})[key] = value
     rows.add(list(at_step.values()))
-    short = [key for key, values in part.lists.items() if key not in lists and len(values) >= MIN_ROWS]
-    why = f"lists left out, for they are shorter than others, and of unknown steps: {', '.join(short)}"
-    return {"": rows}, [why] if short else []
+    short = [key for key, values in section.lists.items() if key not in lists and len(values) >= MIN_ROWS]
+    note = f"lists left out, for they are shorter than others, and of unknown steps: {', '.join(short)}"
+    return {"": rows}, [note] if short else []

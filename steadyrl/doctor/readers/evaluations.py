@@ -78,16 +78,16 @@ def find(path: Path) -> tuple[Evaluation, ...]:
     if len(content) > 2 * ENDS:  # a long log states scores before its rows and after them
         content = content[:ENDS] + b"\n" + content[-ENDS:]
     if content.lstrip()[:1] == b"{" and isinstance(parsed := parse_json(content), dict):
-        return tuple(_of_lines([f"{name}: {value}" for name, value in flat_settings(parsed, separator=" ").items()]))
+        return tuple(_line_scores([f"{name}: {value}" for name, value in flat_settings(parsed, separator=" ").items()]))
     first = content.splitlines()[: MOST_ROWS + 1]
     separator = tables.separator_of(first, needs_step=False) if path.suffix in CSV else None
     text = [] if separator else text_of(content).splitlines()
     text += tables.text_lines(path) if b"<tr" in content else ()
     rows = list(tables.csv_cells(first, separator)) if separator else []
-    several = [[row for row in rows if len(row) == len(rows[0])]] if rows else _tables(text)
-    of_tables = (scores for table in several for scores in _of_table(table))
+    text_tables = [[row for row in rows if len(row) == len(rows[0])]] if rows else _tables(text)
+    table_scores = (scores for table in text_tables for scores in _table_scores(table))
     stated = sentences.courses(text) if path.suffix in sentences.TEXTS else ()
-    return tuple(dict.fromkeys([*of_tables, *_of_lines(text), *stated]))
+    return tuple(dict.fromkeys([*table_scores, *_line_scores(text), *stated]))
 
 
 def _tables(text: Sequence[str]) -> Iterator[Table]:
@@ -103,87 +103,87 @@ def _tables(text: Sequence[str]) -> Iterator[Table]:
         table += [cells] if len(cells) > 1 else []
 
 
-def _of_table(table: Table) -> Iterator[Evaluation]:
+def _table_scores(table: Table) -> Iterator[Evaluation]:
     header, *rows = table
     for row in rows:
         for name, cell in zip(header[1:], row[1:], strict=True):
             if (course := COURSE.fullmatch(cell)) and ARROW.search(name):
-                measured = name.partition("(")[0].strip() if "(" in name else ""
-                problems = row[0] if measured else ""
-                yield from _pair(measured or row[0], problems, [course[1], course[2]], ("before", "after"))
-    across = {name: i for i, name in enumerate(header) if i and _stage(name) is not None}
-    bases, ends = ([name for name in across if _stage(name) == stage] for stage in (0, 1))
-    if bases and ends:
-        of_how_many = {fraction[2] for row in rows for cell in row[1:] if (fraction := FRACTION.search(cell))}
-        count = f"n={of_how_many.pop()}" if len(of_how_many) == 1 else ""
-        for end in ends:
-            base = next((base for base in bases if _measured(base) == _measured(end)), bases[0])
+                metric = name.partition("(")[0].strip() if "(" in name else ""
+                problems = row[0] if metric else ""
+                yield from _evaluation(metric or row[0], problems, [course[1], course[2]], ("before", "after"))
+    stage_columns = {name: i for i, name in enumerate(header) if i and _stage(name) is not None}
+    bases, trained = ([name for name in stage_columns if _stage(name) == stage] for stage in (0, 1))
+    if bases and trained:
+        answer_counts = {fraction[2] for row in rows for cell in row[1:] if (fraction := FRACTION.search(cell))}
+        count = f"n={answer_counts.pop()}" if len(answer_counts) == 1 else ""
+        for end in trained:
+            same_metric = (name for name in bases if _without_stage(name) == _without_stage(end))
+            base = next(same_metric, bases[0])
+            i, j = stage_columns[base], stage_columns[end]
             for row in rows:
-                yield from _pair(row[0], count, [row[across[base]], row[across[end]]], (base, end))
+                yield from _evaluation(row[0], count, [row[i], row[j]], (base, end))
     else:
-        yield from _of_rows(header, rows)
+        yield from _row_scores(header, rows)
 
 
-def _of_rows(header: list[str], rows: Table) -> Iterator[Evaluation]:
+def _row_scores(header: list[str], rows: Table) -> Iterator[Evaluation]:
     """Yield the scores of a table with a stage in each row: of training the last stage above it that it began with."""
-    counted = next((i for i, name in enumerate(header) if COUNTS.fullmatch(name)), -1)
+    count_column = next((i for i, name in enumerate(header) if COUNTS.fullmatch(name)), -1)
     labels = [{_stage(row[i]) for row in rows} for i in range(min(len(header) - 1, MOST_LABELS))]
-    at = next((i for i, stages in enumerate(labels) if stages >= {0, 1}), 0)
-    arm = 1 if 1 not in labels[at] and ARMS.search(header[at]) else None  # what is no baseline is an arm of these
-    stages = [arm if (stage := _stage(row[at])) is None else stage for row in rows]
+    label = next((i for i, stages in enumerate(labels) if stages >= {0, 1}), 0)
+    # What is no baseline in such a table is an arm of the comparison.
+    arm_stage = 1 if 1 not in labels[label] and ARMS.search(header[label]) else None
+    stages = [arm_stage if (stage := _stage(row[label])) is None else stage for row in rows]
     # A model or a way of decoding that stands beside both stages: each is compared with its own.
-    ends = [[row for row, of in zip(rows, stages, strict=True) if of == stage] for stage in (0, 1)]
-    beside = [
-        i
-        for i in range(len(header))
-        if i != at
-        and {row[i] for row in ends[1]} <= {row[i] for row in ends[0]}
-        and not any(_value(row[i]) for row in rows)
-    ]
-    for place, after in enumerate(rows):
-        alike = [i for i, row in enumerate(rows) if all(row[column] == after[column] for column in beside)]
-        alike = [i for i in alike if counted < 0 or rows[i][counted] == after[counted]]
-        bases = [rows[i] for i in alike if stages[i] == 0]
-        if stages[place] != 1 or not bases:
+    bases, ends = ([row for row, row_stage in zip(rows, stages, strict=True) if row_stage == stage] for stage in (0, 1))
+    worded = [i for i in range(len(header)) if i != label and not any(_value(row[i]) for row in rows)]
+    shared_columns = [i for i in worded if {row[i] for row in ends} <= {row[i] for row in bases}]
+    scored = [i for i, name in enumerate(header) if i > label and i != count_column and not OTHER.search(name)]
+    for index, after in enumerate(rows):
+        comparable = [i for i, row in enumerate(rows) if all(row[column] == after[column] for column in shared_columns)]
+        comparable = [i for i in comparable if count_column < 0 or rows[i][count_column] == after[count_column]]
+        starts = [i for i in comparable if stages[i] == 0]
+        if stages[index] != 1 or not starts:
             continue
         # Rows that differ in their numbers alone are checkpoints of one training.
-        previous = [rows[i] for i in alike if i < place and rows[i][at] != after[at]]
-        earlier = [row for row in previous if WORD.findall(row[at]) == WORD.findall(after[at])]
-        base = next((rows[i] for i in reversed(alike) if i < place and stages[i] == 0), bases[0])
-        count = f"n={after[counted]}" if counted >= 0 else ""
-        for before in (base, *(earlier if arm is None else ())):  # arms that differ in numbers alone are no checkpoints
-            for i, name in enumerate(header[at + 1 :], at + 1):
-                if i != counted and not OTHER.search(name):
-                    for of in _pair(name, count, [before[i], after[i]], (before[at], after[at]), before in earlier):
-                        yield replace(of, arm=arm is not None)
+        previous = [rows[i] for i in comparable if i < index and rows[i][label] != after[label]]
+        earlier = [row for row in previous if WORD.findall(row[label]) == WORD.findall(after[label])]
+        base = rows[max((i for i in starts if i < index), default=starts[0])]
+        count = f"n={after[count_column]}" if count_column >= 0 else ""
+        # Arms that differ in numbers alone are no checkpoints.
+        for before in (base, *(earlier if arm_stage is None else ())):
+            names = (before[label], after[label])
+            for i in scored:
+                for scores in _evaluation(header[i], count, [before[i], after[i]], names, before in earlier):
+                    yield replace(scores, arm=arm_stage is not None)
 
 
-def _of_lines(text: Sequence[str]) -> Iterator[Evaluation]:
+def _line_scores(text: Sequence[str]) -> Iterator[Evaluation]:
     """Yield the scores of lines that differ in the words for a stage alone, or below headings with these.
 
     Of each the first one before training counts, and the last one after it.
     """
     before, after, heading = dict[str, tuple[str, str]](), dict[str, tuple[str, str]](), ""
     for line in text:
-        if headed := HEADING.match(line):
-            heading = headed[1] or headed[2]
+        if heading_match := HEADING.match(line):
+            heading = heading_match[1] or heading_match[2]
         stated = STATED.match(line) if ":" in line or "=" in line else None
         label = english(stated[1]).replace("_", " ") if stated else ""
         # Labels that differ in their numbers alone are of one stage, and as a rule of none.
-        own, above = (_stage(DIGITS.sub("0", words), in_table=False) for words in (label, heading))
-        if stated is None or (stage := above if own is None else own) is None:
+        label_stage, heading_stage = (_stage(DIGITS.sub("0", words), in_table=False) for words in (label, heading))
+        if stated is None or (stage := heading_stage if label_stage is None else label_stage) is None:
             continue
         # A line below a heading, such as a row of the training, is no counterpart of one that names its stage itself.
-        name = f"{_measured(label)}{HEADED if own is None else ''}"
+        name = f"{_without_stage(label)}{HEADED if label_stage is None else ''}"
         (before.setdefault if stage == 0 else after.__setitem__)(name, (label, stated[2]))
-    shared = {key: key.removesuffix(HEADED) for key in sorted(before.keys() & after.keys())}
-    count = next((f"n={after[key][1]}" for key, name in shared.items() if COUNTS.fullmatch(name)), "")
-    for key, name in shared.items():
+    names = {key: key.removesuffix(HEADED) for key in sorted(before.keys() & after.keys())}
+    count = next((f"n={after[key][1]}" for key, name in names.items() if COUNTS.fullmatch(name)), "")
+    for key, name in names.items():
         if not COUNTS.fullmatch(name) and not OF_TRAINING.search(name):
-            yield from _pair(name, count, [before[key][1], after[key][1]], (before[key][0], after[key][0]))
+            yield from _evaluation(name, count, [before[key][1], after[key][1]], (before[key][0], after[key][0]))
 
 
-def _pair(
+def _evaluation(
     name: str, problems: str, cells: Sequence[str], stages: tuple[str, str], from_training: bool = False
 ) -> Iterator[Evaluation]:
     """Yield the evaluation of two cells, if both are numbers, of the fewest answers that anything says."""
@@ -192,8 +192,8 @@ def _pair(
         stated = OF_COUNT.search(f"{name} {problems} {' '.join(stages)}")
         counts = [start[1], end[1], int(stated[1]) if stated else 0]
         answers = min(filter(None, counts), default=0)
-        of_right = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
-        yield Evaluation(name, start[0] / of_right, end[0] / of_right, answers, stages, problems, from_training)
+        divisor = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
+        yield Evaluation(name, start[0] / divisor, end[0] / divisor, answers, stages, problems, from_training)
 
 
 def _value(cell: str) -> tuple[float, int] | None:
@@ -205,8 +205,7 @@ def _value(cell: str) -> tuple[float, int] | None:
     return (value, 0) if value is not None and math.isfinite(value) else None
 
 
-def _measured(label: str) -> str:
-    """Return a label without its words for a stage, in lower case."""
+def _without_stage(label: str) -> str:
     words = BEFORE.sub("", BASE.sub("", TRAINED.sub("", label)))
     return " ".join(re.sub(r"[^\w@/.]", " ", words).split()).lower()
 

@@ -24,42 +24,42 @@ def rows_in(value: Any) -> list[Row]:
     """Return the rows of a table in any form that JSON has for one; [] for what is none."""
     if isinstance(value, list):
         rows = [row for row in value if isinstance(row, dict)]
-        return rows if 2 * len(rows) > len(value) else _named(value)
+        return rows if 2 * len(rows) > len(value) else _rows_below_names(value)
     if not isinstance(value, dict) or not value:
         return []
     if isinstance(names := value.get("columns"), list):
-        rows = next((rows for cells in value.values() if (rows := _named(cells, names))), [])
+        rows = next((rows for cells in value.values() if (rows := _rows_below_names(cells, names))), [])
         index = value.get("index")
         by_index = dict(zip(index, rows, strict=False)) if isinstance(index, list) else {}
-        return _indexed(by_index) if len(by_index) == len(rows) and set(map(type, by_index)) == {int} else rows
-    if all(at.isdecimal() for at in value):
-        return _indexed(value)
+        return _rows_by_step(by_index) if len(by_index) == len(rows) and set(map(type, by_index)) == {int} else rows
+    if all(name.isdecimal() for name in value):
+        return _rows_by_step(value)
     steps = next((key for key in value if key.lower() in STEPS), "")
-    key = _value_of({steps: None, **value}) if steps else ""
+    key = _value_key({steps: None, **value}) if steps else ""
     cells = [value[name] for name in (steps, key) if isinstance(value.get(name), list)]
-    return _named([[steps, key], *map(list, zip(*cells, strict=False))]) if len(cells) == 2 else []
+    return _rows_below_names([[steps, key], *map(list, zip(*cells, strict=False))]) if len(cells) == 2 else []
 
 
 def course_in(rows: Sequence[Row]) -> dict[int, Any]:
     """Return the values by step of rows that are all of one metric, which they do not name; else an empty dict."""
-    key = _value_of(rows[0])
+    key = _value_key(rows[0])
     metric, _ = value_columns(rows[0])
     step = find_step_key(list(rows)) or ("x" if "x" in rows[0] else "")
     if not key or not step or len({str(row.get(metric)) for row in rows}) > 1:
         return {}
-    steps, places = step_numbers([row.get(step) for row in rows])
-    if places is not None or not np.isfinite(steps).all():
+    steps, indices = step_numbers([row.get(step) for row in rows])
+    if indices is not None or not np.isfinite(steps).all():
         return {}
-    return {int(at): row.get(key) for at, row in zip(steps, rows, strict=True)}
+    return {int(step_number): row.get(key) for step_number, row in zip(steps, rows, strict=True)}
 
 
-def _value_of(row: Row) -> str:
+def _value_key(row: Row) -> str:
     """Return under which key the value of an unnamed metric stands, "" where other columns may be metrics, too."""
-    beside = [key for key in row if key.lower() not in (*STEP_KEYS, *STEPS, *VALUES, *METRICS)]
-    return next((key for key in row if key.lower() in VALUES), "") if all(map(CLOCK.search, beside)) else ""
+    other_columns = [key for key in row if key.lower() not in (*STEP_KEYS, *STEPS, *VALUES, *METRICS)]
+    return next((key for key in row if key.lower() in VALUES), "") if all(map(CLOCK.search, other_columns)) else ""
 
 
-def _named(table: Any, names: Sequence[Any] = ()) -> list[Row]:
+def _rows_below_names(table: Any, names: Sequence[Any] = ()) -> list[Row]:
     """Return the rows of lists of cells: below names, or of a rising step and a value, with the time before them."""
     if not table or not isinstance(table, list) or not all(isinstance(row, list) and len(row) > 1 for row in table):
         return []
@@ -69,17 +69,17 @@ def _named(table: Any, names: Sequence[Any] = ()) -> list[Row]:
     if any(len(row) != len(keys) for row in table):
         return []
     rows = [dict(zip(keys, row, strict=True)) for row in table]
-    steps, places = step_numbers([row["step"] for row in rows]) if not names else (np.arange(2), None)
-    rises = len(steps) > 1 and places is None and bool((np.diff(steps) > 0).all() and (steps % 1 == 0).all())
+    steps, indices = step_numbers([row["step"] for row in rows]) if not names else (np.arange(2), None)
+    rises = len(steps) > 1 and indices is None and bool((np.diff(steps) > 0).all() and (steps % 1 == 0).all())
     return rows if rises else []
 
 
-def _indexed(table: Mapping[Any, Any]) -> list[Row]:
+def _rows_by_step(table: Mapping[Any, Any]) -> list[Row]:
     """Return the rows of numbers or of flat rows by their step, as pandas writes them by its index."""
     if all(number(value) is not None for value in table.values()):
-        return [{"step": int(at), "value": value} for at, value in table.items()]
+        return [{"step": int(step_text), "value": value} for step_text, value in table.items()]
     flat = all(isinstance(row, dict) and not any(isinstance(x, list) for x in row.values()) for row in table.values())
     if not flat or len(table) < MIN_ROWS:
         return []
     step = next((key for row in table.values() for key in STEPS if key in row), "step")
-    return [{step: int(at), **row} for at, row in table.items()]
+    return [{step: int(step_text), **row} for step_text, row in table.items()]

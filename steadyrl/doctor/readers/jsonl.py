@@ -26,7 +26,7 @@ def read(path: Path) -> list[RawLog]:
     Raises:
         RunError: It has too many rows, or too many runs.
     """
-    runs, notes, texts, wrapped = Runs(), list[str](), False, False
+    runs, notes, has_texts, wrapped = Runs(), list[str](), False, False
     settings: dict[str, Any] | None = None
     for chunk in objects(path, notes):
         if settings is None:
@@ -38,14 +38,12 @@ def read(path: Path) -> list[RawLog]:
         if settings is None:
             header = _settings(chunk[0])
             settings, chunk = header or {}, chunk[header is not None :]
-        texts |= any(map(holds_text, chunk[:FEW]))
+        has_texts |= any(map(holds_text, chunk[:FEW]))
         for row in chunk:
             if SUMMARY not in row:
                 runs.put(row)
-    by_run = runs.rows()
-    kind, several = "verl_file" if wrapped else "jsonl", len(by_run) > 1
-    logs = [rows.log(f"{path}#{run}" if several else str(path), kind, settings, notes) for run, rows in by_run.items()]
-    return [replace(log, completions=JsonTexts((path,))) for log in logs] if texts and not several else logs
+    logs = list(runs.logs(path, "verl_file" if wrapped else "jsonl", settings, notes).values())
+    return [replace(log, completions=JsonTexts((path,))) for log in logs] if has_texts and len(logs) == 1 else logs
 
 
 def _settings(row: dict[str, Any]) -> dict[str, Any] | None:

@@ -34,26 +34,26 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[list[bytes]]:
         path: Of the file.
         notes: Takes at the end what was passed over: lines above ``MAX_LINE``, and what is torn or too large.
     """
-    partial_line, passing, too_long, lost = b"", False, 0, list[str]()
-    for block in _decoded(_blocks(path, lost)):
+    partial_line, skipping, too_long, lost_notes = b"", False, 0, list[str]()
+    for block in _decoded(_blocks(path, lost_notes)):
         full_lines = (partial_line + block).split(b"\n")
         partial_line = full_lines.pop()
-        if passing:
+        if skipping:
             partial_line = partial_line if full_lines else b""
-            passing, full_lines = not full_lines, full_lines[1:]
+            skipping, full_lines = not full_lines, full_lines[1:]
         if len(partial_line) > MAX_LINE:
             too_long += 1
-            partial_line, passing = b"", True
+            partial_line, skipping = b"", True
         yield full_lines
     if partial_line:
         yield [partial_line]
     if too_long:
-        lost.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {too_long}")
+        lost_notes.append(f"lines left out, for they are longer than {MAX_LINE >> 20} MiB: {too_long}")
     if notes is not None:
-        notes += lost
+        notes += lost_notes
 
 
-def _blocks(path: Path, lost: list[str], size: int = BLOCK) -> Iterator[bytes]:
+def _blocks(path: Path, lost_notes: list[str], size: int = BLOCK) -> Iterator[bytes]:
     """Yield the bytes of a file, unpacked, until its end, its damage or the limit."""
     total = 0
     with closing(_opened(path)) as file:
@@ -62,15 +62,16 @@ def _blocks(path: Path, lost: list[str], size: int = BLOCK) -> Iterator[bytes]:
                 total += len(block)
                 yield block
                 if isinstance(file, gzip.GzipFile) and total > MAX_UNPACKED:
-                    lost.append(f"'{path.name}' unpacks to more than {MAX_UNPACKED >> 20} MiB; the rest is left out")
+                    size_limit = f"{MAX_UNPACKED >> 20} MiB"
+                    lost_notes.append(f"'{path.name}' unpacks to more than {size_limit}; the rest is left out")
                     return
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            lost.append(f"'{path.name}' is torn or damaged after {total} unpacked bytes; the rest is left out")
+            lost_notes.append(f"'{path.name}' is torn or damaged after {total} unpacked bytes; the rest is left out")
 
 
 def _opened(path: Path) -> gzip.GzipFile | BufferedIOBase:
     if path.suffix == NOTEBOOK:
-        return BytesIO(_of_notebook(path)[0])
+        return BytesIO(_notebook(path)[0])
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
     return gzip.open(path) if packed else path.open("rb")
@@ -78,10 +79,10 @@ def _opened(path: Path) -> gzip.GzipFile | BufferedIOBase:
 
 def source(path: Path) -> Sequence[str]:
     """Return the source of each code cell of a notebook, in their order; of another file none."""
-    return _of_notebook(path)[1] if path.suffix == NOTEBOOK else ()
+    return _notebook(path)[1] if path.suffix == NOTEBOOK else ()
 
 
-def _of_notebook(path: Path) -> tuple[bytes, Sequence[str]]:
+def _notebook(path: Path) -> tuple[bytes, Sequence[str]]:
     stat = path.stat()
     return _cells(path, stat.st_mtime_ns, stat.st_size)
 
@@ -91,16 +92,16 @@ def _cells(path: Path, changed: int, size: int) -> tuple[bytes, Sequence[str]]:
     """Return what the cells of a notebook showed, and their source; of an output its table in HTML, else its text."""
     document = parse_json(path.read_bytes()) if size <= MAX_NOTEBOOK else None
     cells = document.get("cells") if isinstance(document, dict) else None
-    shown, written = list[str](), list[str]()
+    output_texts, sources = list[str](), list[str]()
     for cell in cells if isinstance(cells, list) else ():
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
-        written += [_joined(cell.get("source"))] if isinstance(outputs, list) else []
+        sources += [_joined(cell.get("source"))] if isinstance(outputs, list) else []
         for output in outputs if isinstance(outputs, list) else ():
             data = output.get("data") if isinstance(output, dict) else None
-            forms = data if isinstance(data, dict) else {}
-            table = _joined(forms.get("text/html"))
-            shown.append(table if "<tr" in table else _joined(forms.get("text/plain") or output.get("text")))
-    return "\n".join(shown).encode(errors="replace"), written
+            formats = data if isinstance(data, dict) else {}
+            table = _joined(formats.get("text/html"))
+            output_texts.append(table if "<tr" in table else _joined(formats.get("text/plain") or output.get("text")))
+    return "\n".join(output_texts).encode(errors="replace"), sources
 
 
 def _joined(text: Any) -> str:
@@ -155,10 +156,10 @@ def objects(path: Path, notes: list[str] | None = None) -> Iterator[list[dict[st
 def parse_objects(lines: list[bytes]) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects of some lines, and how many lines hold none; blank lines are not counted."""
     # One call for all lines is several times faster than one per line.
-    together = parse_json(b"[" + b",".join(lines) + b"]")
+    parsed = parse_json(b"[" + b",".join(lines) + b"]")
     # A torn line and the next may happen to make valid JSON together: then the count differs.
-    if isinstance(together, list) and len(together) == len(lines) and set(map(type, together)) == {dict}:
-        return together, 0
+    if isinstance(parsed, list) and len(parsed) == len(lines) and set(map(type, parsed)) == {dict}:
+        return parsed, 0
     filled = [line for line in lines if line and not line.isspace()]
     rows = [row for row in map(parse_json, filled) if isinstance(row, dict)]
     return rows, len(filled) - len(rows)

@@ -25,11 +25,11 @@ def read(folder: Path) -> RawLog:
     rows, notes, broken = Rows((POINT,)), list[str](), 0
     for name, path in _files(folder / "metrics"):
         for line in (line for chunk in lines(path, notes) for line in chunk):
-            parts = [spelled(word) for word in text_of(line).split()[:3]]  # time, value, step
-            if len(parts) == 3 and parts[1] is not None and parts[2] is not None:
-                rows.put({POINT: parts[2], name: finite_or_not(parts[1])})
+            fields = [spelled(word) for word in text_of(line).split()[:3]]  # time, value, step
+            if len(fields) == 3 and fields[1] is not None and fields[2] is not None:
+                rows.put({POINT: fields[2], name: finite_or_not(fields[1])})
             else:
-                broken += bool(parts)
+                broken += bool(fields)
     if broken:
         notes.append(f"lines of metrics left out, for they are torn: {broken}")
     params = {name: path for name, path in _files(folder / "params") if path.stat().st_size <= MAX_PARAM}
@@ -43,6 +43,5 @@ def finite_or_not(value: float) -> float:
 
 
 def _files(root: Path) -> list[tuple[str, Path]]:
-    """Return the plain files below a folder, each with its path from there as its name."""
     paths = [Path(folder) / name for folder, _, names in os.walk(root) for name in names]
     return sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file())

@@ -25,12 +25,12 @@ class Bars:
         self._before: dict[int, dict[int, int]] = defaultdict(dict)
         self._after: dict[int, dict[int, int]] = defaultdict(dict)
 
-    def see(self, line: str) -> None:
+    def add(self, line: str) -> None:
         """Take in a line that may hold bars."""
         for bar in BAR.finditer(line):
-            at, total = int(bar[1]), int(bar[2])
-            self._before[total][self.rows] = at
-            self._after[total].setdefault(self.rows - 1, at)
+            position, total = int(bar[1]), int(bar[2])
+            self._before[total][self.rows] = position
+            self._after[total].setdefault(self.rows - 1, position)
 
     @property
     def planned(self) -> int:
@@ -50,20 +50,20 @@ class Bars:
         """
         before = self._before.get(self.planned, {})
         by_row = before if 0 in before else self._after.get(self.planned, {})
-        known_rows = np.array([row for row in sorted(by_row) if 0 <= row < self.rows and by_row[row] > 0], np.int64)
-        steps = np.array([by_row[row] for row in known_rows], np.int64)
-        if len(known_rows) == self.rows > 0 and (np.diff(steps) > 0).all():
+        barred_rows = np.array([row for row in sorted(by_row) if 0 <= row < self.rows and by_row[row] > 0], np.int64)
+        steps = np.array([by_row[row] for row in barred_rows], np.int64)
+        if len(barred_rows) == self.rows > 0 and (np.diff(steps) > 0).all():
             return steps
         planned = self.planned or planned
-        every = _evenly(known_rows, steps)
-        if not every or every * self.rows > planned:
-            every = planned // self.rows if self.rows and complete else 0
-            if not every or planned // every != self.rows:
+        steps_per_row = _steps_per_row(barred_rows, steps)
+        if not steps_per_row or steps_per_row * self.rows > planned:
+            steps_per_row = planned // self.rows if self.rows and complete else 0
+            if not steps_per_row or planned // steps_per_row != self.rows:
                 return None
-        return np.arange(1, self.rows + 1) * every
+        return np.arange(1, self.rows + 1) * steps_per_row
 
 
-def _evenly(rows: np.ndarray, steps: np.ndarray) -> int:
+def _steps_per_row(rows: np.ndarray, steps: np.ndarray) -> int:
     """Return how far apart rows [n] are that were at some steps; 0 where equal distances do not explain these.
 
     A bar stands where its row was written, or, of two streams that are written in bursts, before a burst of rows: then
@@ -71,10 +71,11 @@ def _evenly(rows: np.ndarray, steps: np.ndarray) -> int:
     """
     if not len(rows):
         return 0
-    at, ends = (steps, rows + 1), (steps[:-1], rows[1:])
-    for bars, counts in (at, ends) if rows[0] == 0 and len(rows) > 2 else (at,):
-        every = int(np.rint(np.median(bars / counts)))
-        lag = bars - every * counts
-        if every and (not lag.any() if counts is at[1] else ((lag >= 0) & (lag < 2 * every)).all()):
-            return every
+    row_bars, burst_bars = (steps, rows + 1), (steps[:-1], rows[1:])
+    for bars, counts in (row_bars, burst_bars) if rows[0] == 0 and len(rows) > 2 else (row_bars,):
+        steps_per_row = int(np.rint(np.median(bars / counts)))
+        lag = bars - steps_per_row * counts
+        fits = not lag.any() if counts is row_bars[1] else ((lag >= 0) & (lag < 2 * steps_per_row)).all()
+        if steps_per_row and fits:
+            return steps_per_row
     return 0

@@ -20,23 +20,23 @@ class Message:
 
     def __init__(self, content: bytes):
         self._fields: dict[int, list[int | bytes]] = {}
-        at, end = 0, len(content)
-        while at < end:
-            key, at = varint(content, at)
+        offset, end = 0, len(content)
+        while offset < end:
+            key, offset = varint(content, offset)
             value: int | bytes
             if key & 7 == VARINT:
-                value, at = varint(content, at)
+                value, offset = varint(content, offset)
             else:
-                size, at = varint(content, at) if key & 7 == BYTES else (SIZES.get(key & 7, end), at)
-                if size > end - at:
-                    raise ValueError(f"a field of {size} bytes where {end - at} are left")
-                value, at = content[at : at + size], at + size
+                size, offset = varint(content, offset) if key & 7 == BYTES else (SIZES.get(key & 7, end), offset)
+                if size > end - offset:
+                    raise ValueError(f"a field of {size} bytes where {end - offset} are left")
+                value, offset = content[offset : offset + size], offset + size
             self._fields.setdefault(key >> 3, []).append(value)
 
     def __contains__(self, number: int) -> bool:
         return number in self._fields
 
-    def parts(self, number: int) -> list[bytes]:
+    def payloads(self, number: int) -> list[bytes]:
         """Return what a field holds that is no varint, each time that it is there."""
         return [value for value in self._fields.get(number, ()) if isinstance(value, bytes)]
 
@@ -44,24 +44,25 @@ class Message:
         """Return the varints of a field, packed or not, each as the int64 that it stands for."""
         varints = []
         for value in self._fields.get(number, ()):
-            at = 0
-            while isinstance(value, bytes) and at < len(value):
-                integer, at = varint(value, at)
+            offset = 0
+            while isinstance(value, bytes) and offset < len(value):
+                integer, offset = varint(value, offset)
                 varints.append(integer)
             varints += [value] if isinstance(value, int) else []
+        # A negative int64 is written as its two's complement, an unsigned number of 64 bits.
         return [(integer & (1 << 64) - 1) - (integer >> 63 & 1) * (1 << 64) for integer in varints]
 
-    def part(self, number: int) -> bytes:
-        """Return the last of ``parts``; empty if there is none."""
-        return (self.parts(number) or [b""])[-1]
+    def payload(self, number: int) -> bytes:
+        """Return the last of ``payloads``; empty if there is none."""
+        return (self.payloads(number) or [b""])[-1]
 
     def text(self, number: int) -> str:
-        """Return the last of ``parts`` as text."""
-        return text_of(self.part(number))
+        """Return the last of ``payloads`` as text."""
+        return text_of(self.payload(number))
 
     def real(self, number: int) -> float | None:
-        """Return the last of ``parts`` as the float that it stands for, or None if it is none."""
-        value = self.part(number)
+        """Return the last of ``payloads`` as the float that it stands for, or None if it is none."""
+        value = self.payload(number)
         layout = {4: "<f", 8: "<d"}.get(len(value))
         return float(struct.unpack(layout, value)[0]) if layout else None
 
@@ -69,11 +70,11 @@ class Message:
         """Return the messages that are found by following field numbers downwards."""
         messages = [self]
         for number in path:
-            messages = [Message(part) for message in messages for part in message.parts(number)]
+            messages = [Message(payload) for message in messages for payload in message.payloads(number)]
         return messages
 
 
-def varint(content: bytes, at: int) -> tuple[int, int]:
+def varint(content: bytes, offset: int) -> tuple[int, int]:
     """Return the unsigned number that starts at a byte, and where it ends.
 
     Raises:
@@ -81,11 +82,11 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
     """
     value = 0
     for shift in range(0, MAX_VARINT_BITS + 1, 7):
-        if at >= len(content):
+        if offset >= len(content):
             break
-        byte = content[at]
-        at += 1
+        byte = content[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
-    raise ValueError(f"a torn number before byte {at}")
+            return value, offset
+    raise ValueError(f"a torn number before byte {offset}")

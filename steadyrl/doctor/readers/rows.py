@@ -75,20 +75,20 @@ class Rows:
         self.count = 0  # rows that were added
         self._candidates = step_keys
         self._null, self._null_breaks = null, null_breaks  # the latter: a null is no finite number, as verl writes
-        self._nulls: dict[str, list[np.ndarray]] = {}  # places of rows, by name
+        self._nulls: dict[str, list[np.ndarray]] = {}  # [m] indices of rows of each chunk, by name
         self._unmeasured: dict[str, None] = {}  # names that were null in all rows of a chunk, in their order
-        self._waiting: list[dict[str, Any]] = []
-        self._steps: list[np.ndarray] = []
+        self._pending: list[dict[str, Any]] = []
+        self._steps: list[np.ndarray] = []  # [n] of each chunk, NaN where a row names none
         self._attempts: list[np.ndarray] = []
-        self._parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}  # places of rows and values, by name
+        self._chunks: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}  # [m] indices of rows and values, by name
         self._notes: Counter[str] = Counter()
 
     def put(self, row: dict[str, Any]) -> None:
         """Add one row; refuses as ``add`` does."""
         self.count += 1
-        self._waiting.append(row)
-        if len(self._waiting) >= CHUNK:
-            self._take()
+        self._pending.append(row)
+        if len(self._pending) >= CHUNK:
+            self._flush()
 
     def add(self, rows: list[dict[str, Any]], attempts: Sequence[int] | None = None) -> None:
         """Add a chunk of rows.
@@ -102,8 +102,8 @@ class Rows:
             RunError: They are more than ``MAX_ROWS`` together.
         """
         self.count += len(rows)
-        self._waiting += rows
-        self._take()
+        self._pending += rows
+        self._flush()
         if attempts is not None:
             self._attempts.append(np.array(attempts, np.int64))
 
@@ -116,17 +116,18 @@ class Rows:
             settings: Of the run, nested keys joined with dots.
             notes: What the reader left out so far.
         """
-        self._take()
-        logged = np.concatenate([np.empty(0), *self._steps])
+        self._flush()
+        logged = np.concatenate([np.empty(0), *self._steps])  # [n]
         keep = np.abs(logged) < MAX_STEP  # False for NaN
         keep[keep] = logged[keep] == np.floor(logged[keep])
-        if lost := int((~keep).sum()):
-            self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += lost
+        if unnumbered := int((~keep).sum()):
+            self._notes[f"rows left out, for they have no whole number under '{self.step_key}'"] += unnumbered
         steps = np.where(keep, logged, 0).astype(np.int64)
         if not self._attempts and self.step_key != POINT and (np.diff(steps[keep]) < 0).any():
-            steps[keep] = self._in_line(steps[keep])
-            steps[keep] += self._offsets(steps, keep)
-            keep[: self._beginning(steps, keep)] = False
+            # First what is torn: each such step looks like the beginning of an epoch or of a run.
+            steps[keep] = self._straightened(steps[keep])
+            steps[keep] += self._epoch_offsets(steps, keep)
+            keep[: self._run_start(steps, keep)] = False
         valid = keep.copy()
         if self._attempts:
             attempts = np.concatenate(self._attempts)
@@ -136,56 +137,57 @@ class Rows:
         else:
             attempts = np.zeros(len(steps), np.int64)
             attempts[keep] = np.cumsum(np.diff(steps[keep], prepend=-MAX_STEP) < 0)
-        self._leave_out_gaps(len(steps))
-        self._leave_out_nulls()
-        if unmeasured := [name for name in self._unmeasured if name not in self._parts]:
-            self._notes[f"{UNMEASURED}: {', '.join(map(_printable, unmeasured[:MOST_NAMED]))}; in all"] = len(
-                unmeasured
-            )
-        columns, everything = {}, bool(keep.all())
-        while self._parts:  # gives back the memory of each before the next is merged
-            name, parts = self._parts.popitem()
-            places, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-            if not everything and not (good := keep[places]).all():
-                self._notes[REPLACED] += int((valid[places] & ~good).sum())
-                places, values = places[good], values[good]
-            if everything and len(places) == len(steps) and (np.diff(places) == 1).all():
+        self._drop_gaps(len(steps))
+        self._drop_nulls()
+        if unmeasured := [name for name in self._unmeasured if name not in self._chunks]:
+            first = ", ".join(map(_printable, unmeasured[:MOST_NAMED]))
+            self._notes[f"{UNMEASURED}: {first}; in all"] = len(unmeasured)
+        columns, keeps_all = {}, bool(keep.all())
+        while self._chunks:  # gives back the memory of each before the next is merged
+            name, chunks = self._chunks.popitem()
+            indices, values = (np.concatenate([chunk[i] for chunk in chunks]) for i in (0, 1))
+            if not keeps_all and not (is_latest := keep[indices]).all():
+                self._notes[REPLACED] += int((valid[indices] & ~is_latest).sum())
+                indices, values = indices[is_latest], values[is_latest]
+            if keeps_all and len(indices) == len(steps) and (np.diff(indices) == 1).all():
                 columns[_printable(name)] = self._merged(steps, attempts, values)
-            elif len(places):
-                columns[_printable(name)] = self._merged(steps[places], attempts[places], values)
-        own = [NUMBERED] if len(steps) and self.step_key is None else []
-        own += [f"{what}: {count}" for what, count in self._notes.items() if count]
-        return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *own, *_gaps(columns)))
+            elif len(indices):
+                columns[_printable(name)] = self._merged(steps[indices], attempts[indices], values)
+        row_notes = [NUMBERED] if len(steps) and self.step_key is None else []
+        row_notes += [f"{message}: {count}" for message, count in self._notes.items() if count]
+        return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *row_notes, *_gaps(columns)))
 
-    def _leave_out_nulls(self) -> None:
+    def _drop_nulls(self) -> None:
         """Leave out nulls of columns that have numbers after them: what breaks a run hardly ever mends itself."""
-        for name, several in self._nulls.items() if not self._null_breaks else ():
-            nulls, parts = np.concatenate(several), self._parts.get(name, [])
-            places = np.concatenate([np.empty(0), *(at for at, _ in parts)])
-            logged = np.setdiff1d(places, nulls)
-            nulls = nulls[(nulls < min(places, default=0)) | np.isin(nulls, places)]
-            if len(logged) and len(nulls) and nulls.min() < logged.max():
-                self._parts[name] = [(at[kept], x[kept]) for at, x in parts if (kept := ~np.isin(at, nulls)).any()]
+        for name, null_chunks in self._nulls.items() if not self._null_breaks else ():
+            nulls, chunks = np.concatenate(null_chunks), self._chunks.get(name, [])
+            indices = np.concatenate([np.empty(0), *(rows for rows, _ in chunks)])
+            rows_with_numbers = np.setdiff1d(indices, nulls)
+            nulls = nulls[(nulls < min(indices, default=0)) | np.isin(nulls, indices)]
+            if len(rows_with_numbers) and len(nulls) and nulls.min() < rows_with_numbers.max():
+                masked = [(rows, x, ~np.isin(rows, nulls)) for rows, x in chunks]
+                self._chunks[name] = [(rows[mask], x[mask]) for rows, x, mask in masked if mask.any()]
 
-    def _leave_out_gaps(self, count: int) -> None:
+    def _drop_gaps(self, count: int) -> None:
         """Leave out what is no number only because one table holds rows of two kinds, as of training and evaluation.
 
         Of such columns none has a number where the other has one. A column without any stays: it may be what broke.
         """
-        broken = [name for name, several in self._parts.items() if any(np.isnan(values).any() for _, values in several)]
-        if not 1 < len(broken) < MAX_UNLIKE or len(broken) * count > MAX_GAPS:
+        names = [name for name, chunks in self._chunks.items() if any(np.isnan(values).any() for _, values in chunks)]
+        if not 1 < len(names) < MAX_UNLIKE or len(names) * count > MAX_GAPS:
             return
-        measured = np.zeros((len(broken), count), np.bool_)
-        for i, name in enumerate(broken):
-            for places, values in self._parts[name]:
-                measured[i, places] = ~np.isnan(values)
-        weights = measured.astype(np.float32)
-        apart = np.equal(weights @ weights.T, 0.0) & measured.any(axis=1, keepdims=True)
-        gaps = ~measured & (apart @ weights > 0)
-        for name, gap in zip(broken, gaps, strict=True):
-            self._parts[name] = [(at[~gap[at]], values[~gap[at]]) for at, values in self._parts[name]]
+        is_measured = np.zeros((len(names), count), np.bool_)  # [columns, n]
+        for i, name in enumerate(names):
+            for indices, values in self._chunks[name]:
+                is_measured[i, indices] = ~np.isnan(values)
+        weights = is_measured.astype(np.float32)
+        # [columns, columns]: those that never have a number in the same row.
+        apart = np.equal(weights @ weights.T, 0.0) & is_measured.any(axis=1, keepdims=True)
+        gaps = ~is_measured & (apart @ weights > 0)
+        for name, gap in zip(names, gaps, strict=True):
+            self._chunks[name] = [(rows[~gap[rows]], values[~gap[rows]]) for rows, values in self._chunks[name]]
 
-    def _in_line(self, steps: np.ndarray) -> np.ndarray:
+    def _straightened(self, steps: np.ndarray) -> np.ndarray:
         """Return steps [n] with those that lie outside their neighbours, two usual distances apart, put between them.
 
         Processes that write at the same time tear the digits of numbers.
@@ -195,56 +197,58 @@ class Rows:
         self._notes["steps out of line with the rows before and after, which tell what they were"] += int(between.sum())
         return np.concatenate([steps[:1], np.where(between, steps[:-2] + usual, steps[1:-1]), steps[-1:]])
 
-    def _offsets(self, steps: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    def _epoch_offsets(self, steps: np.ndarray, keep: np.ndarray) -> np.ndarray:
         """Return what is added to the steps [n] of the rows that are kept: not 0 where steps begin again each epoch."""
         epochs = np.full(len(steps), np.nan)
-        for places, values in self._parts.get(next((name for name in self._parts if name.lower() == "epoch"), ""), ()):
-            epochs[places] = values
+        epoch_name = next((name for name in self._chunks if name.lower() == "epoch"), "")
+        for indices, values in self._chunks.get(epoch_name, ()):
+            epochs[indices] = values
         steps, epochs = steps[keep], epochs[keep]
-        back = np.flatnonzero(np.diff(steps) < 0) + 1
+        restarts = np.flatnonzero(np.diff(steps) < 0) + 1
         offsets = np.zeros(len(steps), np.int64)
-        if not len(back) or not (epochs[back] == np.floor(epochs[back - 1]) + 1).all():
+        if not len(restarts) or not (epochs[restarts] == np.floor(epochs[restarts - 1]) + 1).all():
             return offsets
-        self._notes["steps that begin again with each epoch are counted on"] += len(back)
-        offsets[back] = steps[back - 1] - steps[back] + (usual_distance(steps[: back[0]]) or 1)
+        self._notes["steps that begin again with each epoch are counted on"] += len(restarts)
+        offsets[restarts] = steps[restarts - 1] - steps[restarts] + (usual_distance(steps[: restarts[0]]) or 1)
         return np.cumsum(offsets)
 
-    def _beginning(self, steps: np.ndarray, keep: np.ndarray) -> int:
-        """Return the place of the row [n] at which the run begins: another one may stand before it in the same log."""
+    def _run_start(self, steps: np.ndarray, keep: np.ndarray) -> int:
+        """Return the index of the row [n] at which the run begins: another one may stand before it in the same log."""
         indices = np.flatnonzero(keep)
-        at = steps[indices]
-        first = (at[1:-1] < at[:-2]) & (at[1:-1] <= at[:1])
-        again = np.flatnonzero(first & (at[2:] < np.maximum.accumulate(at)[:-2])) + 1  # a late row has no next one
-        if not len(again):
+        logged = steps[indices]
+        restarts = (logged[1:-1] < logged[:-2]) & (logged[1:-1] <= logged[:1])
+        # A row that was written late stands alone: the next one is beyond what came before.
+        beginnings = np.flatnonzero(restarts & (logged[2:] < np.maximum.accumulate(logged)[:-2])) + 1
+        if not len(beginnings):
             return 0
-        if MOST_BACK * (np.diff(at) < 0).sum() > len(at):
-            self._notes["rows that stood in no order of their steps, and were sorted"] += len(at)
+        if MOST_BACK * (np.diff(logged) < 0).sum() > len(logged):
+            self._notes["rows that stood in no order of their steps, and were sorted"] += len(logged)
             return 0
-        place = int(indices[again[-1]])
-        parts = {name: [places for places, _ in several] for name, several in self._parts.items()}
-        after = {name for name, several in parts.items() if any((places >= place).any() for places in several)}
-        spanning = {name for name in after if any((places < place).any() for places in parts[name])}
-        if 2 * len(spanning) < len(after):
+        start = int(indices[beginnings[-1]])
+        by_name = (np.concatenate([rows for rows, _ in chunks]) for chunks in self._chunks.values())
+        later = [rows for rows in by_name if (rows >= start).any()]
+        # Rows of other names before it are of another table, and not of an earlier run.
+        if 2 * sum((rows < start).any() for rows in later) < len(later):
             return 0
-        self._notes[EARLIER] += int(again[-1])
-        return place
+        self._notes[EARLIER] += int(beginnings[-1])
+        return start
 
-    def _take(self) -> None:
-        rows, self._waiting = self._waiting, []
+    def _flush(self) -> None:
+        rows, self._pending = self._pending, []
         if not rows:
             return
         if not self._steps:
             self.step_key = find_step_key(rows, self._candidates)
         start = sum(map(len, self._steps))
-        most = MAX_POINTS if self.step_key == POINT else MAX_ROWS
-        if start + len(rows) > most:
+        limit = MAX_POINTS if self.step_key == POINT else MAX_ROWS
+        if start + len(rows) > limit:
             raise RunError(
-                f"a run of the log has more than {most:,} rows, which is more than is read; name a log with a row for "
+                f"a run of the log has more than {limit:,} rows, which is more than is read; name a log with a row for "
                 "each step, or a part of this one"
             )
-        places = np.arange(start, start + len(rows))
-        self._steps.append(places + 1.0 if self.step_key is None else _steps_of(rows, self.step_key))
-        self._add_level(rows, places, "", 0)
+        indices = np.arange(start, start + len(rows))
+        self._steps.append(indices + 1.0 if self.step_key is None else _steps_of(rows, self.step_key))
+        self._add_level(rows, indices, "", 0)
 
     def _merged(self, steps: np.ndarray, attempts: np.ndarray, values: np.ndarray) -> Column:
         """Return one value for each step: of the latest attempt, the mean of what it wrote."""
@@ -266,49 +270,49 @@ class Rows:
         self._notes[AVERAGED] += int(differ.sum())
         return Column(steps[starts], np.where(differ, mean, last))
 
-    def _add(self, name: str, places: np.ndarray, values: np.ndarray) -> None:
-        if name not in self._parts and len(self._parts) >= MAX_NAMES:
+    def _add(self, name: str, indices: np.ndarray, values: np.ndarray) -> None:
+        if name not in self._chunks and len(self._chunks) >= MAX_NAMES:
             self._notes[CROWDED_OUT] += len(values)
         elif len(values):
-            self._parts.setdefault(name, []).append((places, values))
+            self._chunks.setdefault(name, []).append((indices, values))
 
-    def _add_level(self, rows: list[dict[str, Any]], places: np.ndarray, prefix: str, depth: int) -> None:
+    def _add_level(self, rows: list[dict[str, Any]], indices: np.ndarray, prefix: str, depth: int) -> None:
         for key, values, present in _by_key(rows):
             if depth == 0 and key == self.step_key:
                 continue
-            at, name = places if present is None else places[present], f"{prefix}{key}"
+            key_rows, name = indices if present is None else indices[present], f"{prefix}{key}"
             values = with_truths(name, values)
-            first, begins = 0, name not in self._parts
+            first, is_new = 0, name not in self._chunks
             self._unmeasured |= {name: None} if all(value in (None, "") for value in values) else {}
-            if begins and values[0] is None:  # nothing was measured before the first step
-                none = 0 if self._null_breaks else len(values)  # what is null throughout was never measured
-                first = next((i for i, value in enumerate(values) if value is not None), none)
-            parsed, good = numbers(values[first:], self._null)
-            if first > 1 or good is not None:
-                nulls = at[[i for i, value in enumerate(values) if value is None and (i or first > 1 or not begins)]]
-                self._nulls.setdefault(name, []).append(nulls)
-            values, at = values[first:], at[first:]
-            self._add(name, at if good is None else at[good], parsed)
-            if good is None:
+            if is_new and values[0] is None:  # nothing was measured before the first step
+                unmeasured = 0 if self._null_breaks else len(values)  # what is null throughout was never measured
+                first = next((i for i, value in enumerate(values) if value is not None), unmeasured)
+            parsed, parsed_rows = numbers(values[first:], self._null)
+            if first > 1 or parsed_rows is not None:
+                nulls = [i for i, value in enumerate(values) if value is None and (i or first > 1 or not is_new)]
+                self._nulls.setdefault(name, []).append(key_rows[nulls])
+            values, key_rows = values[first:], key_rows[first:]
+            self._add(name, key_rows if parsed_rows is None else key_rows[parsed_rows], parsed)
+            if parsed_rows is None:
                 continue
             if key.lower() in LISTS:
-                self._add_lists(name, values, at)
+                self._add_lists(name, values, key_rows)
             inner = [i for i, value in enumerate(values) if type(value) is dict and "_type" not in value]
             if inner and depth < MAX_NESTING:
-                self._add_level([values[i] for i in inner], at[inner], f"{name}/", depth + 1)
+                self._add_level([values[i] for i in inner], key_rows[inner], f"{name}/", depth + 1)
 
-    def _add_lists(self, name: str, values: Sequence[Any], places: np.ndarray) -> None:
+    def _add_lists(self, name: str, values: Sequence[Any], indices: np.ndarray) -> None:
         """Add what lists with a number for each completion are together.
 
         A list may be of one group or of a batch: only where some are alike they tell how many groups are.
         """
-        truths = [with_truths(name, value) if isinstance(value, list) else value for value in values]
-        lists = [(i, array) for i, value in enumerate(truths) if (array := _numbers_of(value)) is not None]
-        for part, summary in SUMMARIES.items():
-            some = [(i, array) for i, array in lists if part not in OF_SEVERAL or len(array) > 1]
-            summed = np.array([summary(array) for _, array in some], np.float64)
-            if part != "alike" or summed.any():
-                self._add(f"{name}/{part}", places[[i for i, _ in some]], summed)
+        with_outcomes = [with_truths(name, value) if isinstance(value, list) else value for value in values]
+        lists = [(i, array) for i, value in enumerate(with_outcomes) if (array := _numbers_of(value)) is not None]
+        for statistic, summary in SUMMARIES.items():
+            summarised = [(i, array) for i, array in lists if statistic not in OF_SEVERAL or len(array) > 1]
+            summed = np.array([summary(array) for _, array in summarised], np.float64)
+            if statistic != "alike" or summed.any():
+                self._add(f"{name}/{statistic}", indices[[i for i, _ in summarised]], summed)
 
 
 def require_few(runs: int) -> None:
@@ -324,11 +328,11 @@ def _steps_of(rows: list[dict[str, Any]], key: str) -> np.ndarray:
     except KeyError:
         keys = (key, *SAME_STEP) if key in SAME_STEP else (key,)
         values = [next((row[key] for key in keys if key in row), "") for row in rows]
-    step_values, places = step_numbers(values)
-    if places is None:
+    step_values, indices = step_numbers(values)
+    if indices is None:
         return step_values
     steps = np.full(len(rows), np.nan)
-    steps[places] = step_values
+    steps[indices] = step_values
     return steps
 
 
@@ -344,8 +348,8 @@ def _numbers_of(value: Any) -> np.ndarray | None:
     value = listed(value) if isinstance(value, str) else value
     if not isinstance(value, list) or not 0 < len(value) <= MAX_LIST:
         return None
-    array, places = numbers(value, null=None)
-    return array if places is None or len(places) == len(value) else None
+    array, indices = numbers(value, null=None)
+    return array if indices is None or len(indices) == len(value) else None
 
 
 def step_numbers(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -368,36 +372,36 @@ def find_step_key(rows: list[dict[str, Any]], candidates: Sequence[str] = STEP_K
             continue
         if integral.sum() >= max(MIN_SHARE * len(rows), MIN_WHOLE * len(values)):
             return key
-    return _counter(rows) if candidates is STEP_KEYS else None
+    return _counter_key(rows) if candidates is STEP_KEYS else None
 
 
-def _counter(rows: list[dict[str, Any]]) -> str | None:
+def _counter_key(rows: list[dict[str, Any]]) -> str | None:
     """Return a key whose last word says that it counts steps and whose whole numbers only rise, or None."""
     for key in rows[0]:
         if STEP_WORD.search(str(key)) is None:
             continue
-        values, places = step_numbers([row.get(key) for row in rows])
-        whole = places is None and len(rows) >= MIN_ROWS and (values == np.floor(values)).all()
-        if whole and (np.diff(values) > 0).all():
+        values, indices = step_numbers([row.get(key) for row in rows])
+        is_integral = indices is None and len(rows) >= MIN_ROWS and (values == np.floor(values)).all()
+        if is_integral and (np.diff(values) > 0).all():
             return str(key)
     return None
 
 
 def _same_names(rows: list[dict[str, Any]], key: str) -> bool:
     """Return whether rows with one value of a key have other values under the same names: the key is rounded."""
-    first: dict[str, dict[str, Any]] = {}
+    first_rows: dict[str, dict[str, Any]] = {}
     for row in rows:
-        before = first.setdefault(str(row.get(key)), row)
-        shared = before.keys() & row.keys() - {key}
-        if before is not row and 2 * len(shared) > len(row) and any(before[name] != row[name] for name in shared):
+        earlier_row = first_rows.setdefault(str(row.get(key)), row)
+        shared = earlier_row.keys() & row.keys() - {key}
+        # The first row is compared with itself otherwise, and a NaN in it differs from itself.
+        is_repeated = earlier_row is not row and 2 * len(shared) > len(row)
+        if is_repeated and any(earlier_row[name] != row[name] for name in shared):
             return True
     return False
 
 
 def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, Sequence[Any], list[int] | None]]:
     """Return the values of each key and the places of the rows that have it, None where all have."""
-    if not rows:
-        return []
     keys = list(rows[0])
     if set(map(len, rows)) == {len(keys)}:
         try:
@@ -405,12 +409,12 @@ def _by_key(rows: list[dict[str, Any]]) -> list[tuple[str, Sequence[Any], list[i
         except KeyError:  # as many keys, but others
             pass
     columns: dict[str, tuple[list[Any], list[int]]] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for key, value in row.items():
-            values, places = columns.setdefault(key, ([], []))
+            values, indices = columns.setdefault(key, ([], []))
             values.append(value)
-            places.append(place)
-    return [(key, values, places) for key, (values, places) in columns.items()]
+            indices.append(index)
+    return [(key, values, indices) for key, (values, indices) in columns.items()]
 
 
 def usual_distance(steps: np.ndarray) -> int:
@@ -426,8 +430,8 @@ def _gaps(columns: Mapping[str, Column]) -> list[str]:
     steps = distinct_steps([column.steps for column in columns.values()])
     usual = usual_distance(steps)
     missing = int(((np.diff(steps) - 1) // usual).sum()) if usual else 0
-    every = "" if usual == 1 else f", of every {usual}th,"
-    return [f"steps{every} missing between {steps[0]} and {steps[-1]}: {missing}"] if missing else []
+    spacing = "" if usual == 1 else f", of every {usual}th,"
+    return [f"steps{spacing} missing between {steps[0]} and {steps[-1]}: {missing}"] if missing else []
 
 
 def _printable(name: str) -> str:

@@ -23,17 +23,17 @@ def same_run(first: RawLog, second: RawLog) -> bool:
     """
     if first.format == second.format:
         return False
-    verdicts, shorter = list[bool](), {name.rpartition("/")[2]: name for name in first.columns}
+    agreements, by_last_part = list[bool](), {name.rpartition("/")[2]: name for name in first.columns}
     for name, column in second.columns.items():
         last = name.rpartition("/")[2]
-        twin = name if name in first.columns else shorter.get(last)
+        twin = name if name in first.columns else by_last_part.get(last)
         if twin is None or last.lower() in SCHEDULES:
             continue
         # One of equal names may have what a tracker put before it.
         named_alike = f"/{twin}".endswith(f"/{name}") or name.endswith(f"/{twin}")
-        if named_alike and (verdict := _agree(first.columns[twin], column)) is not None:
-            verdicts.append(verdict)
-    return bool(verdicts) and sum(verdicts) >= MIN_AGREEING * len(verdicts)
+        if named_alike and (agrees := _agree(first.columns[twin], column)) is not None:
+            agreements.append(agrees)
+    return bool(agreements) and sum(agreements) >= MIN_AGREEING * len(agreements)
 
 
 def _agree(first: Column, second: Column) -> bool | None:
@@ -42,10 +42,10 @@ def _agree(first: Column, second: Column) -> bool | None:
     compared = [(first.values[at_first], second.values[at_second])]
     if len(first.values) == len(second.values):  # rows without steps are numbered
         compared.append((first.values, second.values))
-    agree = None
+    agrees = None
     for a, b in compared:
         if min(len(np.unique(a)), len(np.unique(b))) >= MIN_POINTS:
             scale = np.nanmax(np.abs(np.where(np.isfinite(a), a, 0.0)), initial=0.0)
             near = np.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * scale * 0.1, equal_nan=True)
-            agree = agree or float(near.mean()) >= MIN_AGREEING
-    return agree
+            agrees = agrees or float(near.mean()) >= MIN_AGREEING
+    return agrees

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 from steadyrl.core.counting.count import begin, tell
 from steadyrl.core.errors import RunError
-from steadyrl.doctor.readers import document, evaluations, own
+from steadyrl.doctor.readers import document, evaluations, rundir
 from steadyrl.doctor.readers.completions import JsonTexts, beside, file_holds_texts
 from steadyrl.doctor.readers.same import same_run
 from steadyrl.doctor.readers.sniff import KNOWN, Kind, Source, holds_history, of_file, sources
@@ -77,19 +77,19 @@ def search(path: Path | str, knows: Knows) -> Found:
     if not str(path):
         raise RunError("the path is empty; give the log, the run directory, or '.' for the current folder")
     try:
-        if root.is_fifo() and (pipe := _written_to(root)) is not None:
+        if root.is_fifo() and (pipe := _open_pipe(root)) is not None:
             with pipe:
                 return _pasted(pipe, "the pipe", knows)
         if root.is_dir():
             return _Search(root, knows).walk()
         if root.is_file():
-            return Found(tuple(_filled(root, of_file(root)(), knows)))
+            return Found(tuple(_with_metrics(root, of_file(root)(), knows)))
     except OSError as error:
         raise RunError(_refusal(root, error)) from error
     raise RunError(f"there is no file or folder '{path}'; check the path, or give {KNOWN}")
 
 
-def _written_to(path: Path) -> BinaryIO | None:
+def _open_pipe(path: Path) -> BinaryIO | None:
     """Open a pipe to read, as a shell names the output of a command; None if nobody writes to it: no wait would end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     ready = select.poll()
@@ -105,7 +105,7 @@ def _written_to(path: Path) -> BinaryIO | None:
     return os.fdopen(descriptor, "rb")
 
 
-def _pasted(stream: BinaryIO, what: str, knows: Knows) -> Found:
+def _pasted(stream: BinaryIO, stream_name: str, knows: Knows) -> Found:
     """Read the runs of standard input or of a pipe, under the name "-".
 
     Raises:
@@ -113,23 +113,23 @@ def _pasted(stream: BinaryIO, what: str, knows: Knows) -> Found:
     """
     text = stream.read(MAX_PASTED + 1)
     if len(text) > MAX_PASTED:
-        raise RunError(f"{what} has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
-    return _written("-", text, knows)
+        raise RunError(f"{stream_name} has more than {MAX_PASTED >> 20} MiB; write it to a file and name that")
+    return _read_text("-", text, knows)
 
 
-def _written(name: str, text: bytes, knows: Knows) -> Found:
+def _read_text(name: str, text: bytes, knows: Knows) -> Found:
     """Read the runs of a log that stands in no file, under a name for it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(text)
         try:
-            logs = _filled(path, of_file(path)(), knows)
+            logs = _with_metrics(path, of_file(path)(), knows)
         except RunError as error:
             raise RunError(str(error).replace(str(path), name)) from error
         # The file is gone when somebody loops over what it holds.
         paths = [log.path.replace(str(path), name) for log in logs]
-        read = (replace(log, completions=tuple(log.completions)) for log in logs)
-        return Found(tuple(replace(log, path=at) for log, at in zip(read, paths, strict=True)))
+        read_logs = (replace(log, completions=tuple(log.completions)) for log in logs)
+        return Found(tuple(replace(log, path=shown_path) for log, shown_path in zip(read_logs, paths, strict=True)))
 
 
 def search_rows(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any], knows: Knows) -> Found:
@@ -144,14 +144,14 @@ def search_rows(rows: Iterable[Mapping[str, Any]] | Mapping[str, Any], knows: Kn
     """
     rows = _rows_of(rows)
     if isinstance(rows, Mapping):
-        return _written("the rows", _line(rows).encode(), knows)
-    several = list(rows) if isinstance(rows, Iterable) else None
-    if not several or not all(isinstance(row, Mapping) for row in several):
+        return _read_text("the rows", _json_line(rows).encode(), knows)
+    row_list = list(rows) if isinstance(rows, Iterable) else None
+    if not row_list or not all(isinstance(row, Mapping) for row in row_list):
         raise RunError(
             f"got {reprlib.repr(rows)}; expected the path of a log, a run, or rows: a dict for each step, such as "
             "{'step': 1, 'reward': 0.5}, a dict of columns, or a DataFrame"
         )
-    return _written("the rows", "\n".join(map(_line, several)).encode(), knows)
+    return _read_text("the rows", "\n".join(map(_json_line, row_list)).encode(), knows)
 
 
 def _rows_of(frame: Any) -> Any:
@@ -161,11 +161,11 @@ def _rows_of(frame: Any) -> Any:
             return rows()
     if not hasattr(frame, "columns") or not callable(getattr(frame, "to_dict", None)):
         return frame
-    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
-    return (frame.reset_index(named) if named else frame).to_dict("records")
+    index_names = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    return (frame.reset_index(index_names) if index_names else frame).to_dict("records")
 
 
-def _line(row: Mapping[Any, Any]) -> str:
+def _json_line(row: Mapping[Any, Any]) -> str:
     """Return a row, or columns, as JSON; a name of several parts, as pandas has them, is one with slashes.
 
     Raises:
@@ -188,7 +188,7 @@ def _as_json(value: Any) -> Any:
     return str(value) if (number := plain(value)) is value else number
 
 
-def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
+def _with_metrics(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     """Return the logs that hold a metric that something is known of; a single one has the completions beside it.
 
     Raises:
@@ -211,12 +211,12 @@ def _filled(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawLog]:
     if left_out := [log.path for log in filled if not any(log is known_log for known_log in known_logs)]:
         note = f"left out of the same file, for they hold no known metric: {_listed(left_out)}"
         known_logs[0] = replace(known_logs[0], notes=(*known_logs[0].notes, note))
-    log, alone = known_logs[0], len(known_logs) == 1 and path.is_file()
-    if alone and not log.settings and (settings := document.settings_beside(path)):
+    log, is_single = known_logs[0], len(known_logs) == 1 and path.is_file()
+    if is_single and not log.settings and (settings := document.settings_beside(path)):
         note = f"the settings are those of {', '.join(settings)} beside the log"
         merged = {key: value for file_settings in reversed(settings.values()) for key, value in file_settings.items()}
         log = replace(log, settings=merged, notes=(*log.notes, note))
-    if alone and not log.completions and (files := beside(path.parent)):
+    if is_single and not log.completions and (files := beside(path.parent)):
         log = replace(log, completions=JsonTexts(files))
     return [log, *known_logs[1:]]
 
@@ -228,11 +228,11 @@ class _Search:
     logs: list[RawLog] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     beside: dict[int, list[str]] = field(default_factory=dict)  # left out, by the log of whose run they are
-    strange: dict[str, str] = field(default_factory=dict)  # why it is no log of a run, by path
+    metricless: dict[str, str] = field(default_factory=dict)  # why it is no log of a run, by path
     charts: dict[tuple[Path, str], int] = field(default_factory=dict)  # a log, by its folder and the run that it names
     with_log: set[Path] = field(default_factory=set)  # folders
     files_left: int = MAX_FILES
-    cut: bool = False
+    is_cut: bool = False
 
     def walk(self) -> Found:
         """Search the whole folder; links are not followed: they may lead in a circle.
@@ -241,70 +241,71 @@ class _Search:
             RunError: Nothing in it could be a log.
         """
         begin(f"searching '{self.root}' for logs")
-        for name, inner, files in os.walk(self.root, onerror=self._refused):
+        for name, inner, files in os.walk(self.root, onerror=self._note_refusal):
             folder = Path(name)
             try:
-                passed_over = self._folder(folder, sorted(folder / file for file in files))
+                passed_over = self._read_folder(folder, sorted(folder / file for file in files))
                 # The output folder of a Trainer has found the newest of its checkpoints.
-                below = (subfolder for subfolder in inner if subfolder not in passed_over and subfolder[0] != ".")
-                inner[:] = sorted(subfolder for subfolder in below if not document.is_checkpoint(folder / subfolder))
+                below = sorted(subfolder for subfolder in inner if subfolder not in passed_over and subfolder[0] != ".")
+                # In place: os.walk goes down into the folders that are left in this list.
+                inner[:] = (subfolder for subfolder in below if not document.is_checkpoint(folder / subfolder))
             except OSError as error:
                 error.filename = name
-                self._refused(error)
+                self._note_refusal(error)
                 inner.clear()
             if inner and (not self.files_left or len(folder.relative_to(self.root).parts) >= MAX_DEPTH):
-                self.cut = True
+                self.is_cut = True
                 inner.clear()
-        self.strange |= {log.path: _without_metric(log.path, [log]) for log in self.logs if not self.knows(log)}
-        places = [place for place, log in enumerate(self.logs) if log.path not in self.strange]
-        if not places:
-            self.unreadable.update(self.strange)
-        if not places and not self.unreadable:
+        self.metricless |= {log.path: _without_metric(log.path, [log]) for log in self.logs if not self.knows(log)}
+        indices = [index for index, log in enumerate(self.logs) if log.path not in self.metricless]
+        if not indices:
+            self.unreadable.update(self.metricless)
+        if not indices and not self.unreadable:
             raise RunError(f"'{self.root}' holds no log that steadyrl can read; known are {KNOWN}")
         logs = [
-            replace(self.logs[place], notes=(*self.logs[place].notes, *self._notes(place, place == places[0])))
-            for place in places
+            replace(self.logs[index], notes=(*self.logs[index].notes, *self._notes(index, index == indices[0])))
+            for index in indices
         ]
         return Found(tuple(logs), self.unreadable)
 
-    def _refused(self, error: OSError) -> None:
+    def _note_refusal(self, error: OSError) -> None:
         self.unreadable[str(error.filename)] = _refusal(error.filename, error)
 
-    def _notes(self, place: int, first: bool) -> list[str]:
+    def _notes(self, index: int, first: bool) -> list[str]:
         notes = []
-        if place in self.beside:
-            named = _listed(self.beside[place])
-            notes.append(f"left out, for they show the same run or no history of one (name one to see it): {named}")
-        if first and self.strange:
-            notes.append(f"left out in '{self.root}', for they hold no known metric: {_listed(list(self.strange))}")
-        if first and self.cut:
+        if index in self.beside:
+            names = _listed(self.beside[index])
+            notes.append(f"left out, for they show the same run or no history of one (name one to see it): {names}")
+        if first and self.metricless:
+            notes.append(f"left out in '{self.root}', for they hold no known metric: {_listed(list(self.metricless))}")
+        if first and self.is_cut:
             notes.append(
                 f"the search of '{self.root}' ended after {MAX_FILES} files or {MAX_DEPTH} folders' depth; name "
                 "folders further down to see the rest"
             )
         return notes
 
-    def _folder(self, folder: Path, files: list[Path]) -> set[str]:
+    def _read_folder(self, folder: Path, files: list[Path]) -> set[str]:
         """Take in the logs of a folder; return which of the folders in it are passed over."""
         files = [path for path in files if path.is_file()]
-        self.cut |= len(files) > self.files_left
+        self.is_cut |= len(files) > self.files_left
         files = files[: self.files_left]
         self.files_left -= len(files)
         tell("files searched", MAX_FILES - self.files_left, MAX_FILES)
         log_sources = sources(folder, files)
         below_log = not self.with_log.isdisjoint(folder.parents)
         for source in log_sources:
-            if self._read(source, below_log or (folder in self.with_log and file_holds_texts(source.path))):
+            if self._read_source(source, below_log or (folder in self.with_log and file_holds_texts(source.path))):
                 self.with_log.add(folder)
-        own_folders = KEPT if own.is_run_folder(folder) else set()
+        own_folders = KEPT if rundir.is_run_folder(folder) else set()
         tracked = any(source.kind == Kind.TRACKED_RUN for source in log_sources)
         return PASSED_OVER | own_folders | (KEPT_BY_TRACKERS if tracked else set())
 
-    def _read(self, source: Source, may_be_samples: bool) -> bool:
+    def _read_source(self, source: Source, may_be_samples: bool) -> bool:
         """Take in the runs of a source; return whether there is one. One bad file must not hide the runs beside it."""
         path = str(source.path)
         if source.kind == Kind.ROWS and may_be_samples and not holds_history(source.path):
-            self._leave_out(len(self.logs) - 1, path)
+            self._note_left_out(len(self.logs) - 1, path)
             return False
         try:
             logs = source.read()
@@ -313,45 +314,45 @@ class _Search:
             return False
         try:
             # A chart has one metric, and what it means may show beside the others of its run.
-            logs = _filled(source.path, logs, lambda log: bool(log.chart_of) or self.knows(log))
+            logs = _with_metrics(source.path, logs, lambda log: bool(log.chart_of) or self.knows(log))
         except RunError as error:
-            self.strange[path] = str(error)
+            self.metricless[path] = str(error)
             return False
-        before = range(max(len(self.logs) - COMPARED, 0), len(self.logs))
+        candidates = range(max(len(self.logs) - COMPARED, 0), len(self.logs))
         for log in logs:
-            if self._joined(log, source.path):
+            if self._join_chart(log, source.path):
                 continue
-            twin = next((place for place in before if same_run(self.logs[place], log)), None)
+            twin = next((index for index in candidates if same_run(self.logs[index], log)), None)
             if twin is None:
                 if log.chart_of:
                     self.charts.setdefault((source.path.parent, log.chart_of), len(self.logs))
                 self.logs.append(log)
             else:
-                self._leave_out(twin, path)
+                self._note_left_out(twin, path)
                 self._add_settings(twin, log)
         return not source.shared
 
-    def _add_settings(self, place: int, twin: RawLog) -> None:
+    def _add_settings(self, index: int, twin: RawLog) -> None:
         """Let a log have the settings that another log of its run alone holds, as TensorBoard's beside a Trainer's."""
-        log = self.logs[place]
+        log = self.logs[index]
         if not twin.settings.keys() <= log.settings.keys():
             note = f"the settings are those of '{twin.path}', too"
-            self.logs[place] = replace(log, settings={**twin.settings, **log.settings}, notes=(*log.notes, note))
+            self.logs[index] = replace(log, settings={**twin.settings, **log.settings}, notes=(*log.notes, note))
 
-    def _joined(self, log: RawLog, path: Path) -> bool:
+    def _join_chart(self, log: RawLog, path: Path) -> bool:
         """Add a chart to the log of other charts of its run, if there is one in its folder that lacks its metrics."""
-        place = self.charts.get((path.parent, log.chart_of))
-        if place is None or not log.columns.keys().isdisjoint(self.logs[place].columns):
+        index = self.charts.get((path.parent, log.chart_of))
+        if index is None or not log.columns.keys().isdisjoint(self.logs[index].columns):
             return False
-        first = self.logs[place]
+        first = self.logs[index]
         columns = dict(sorted({**first.columns, **log.columns}.items()))
         notes = (*first.notes, *log.notes, f"charts of the run '{log.chart_of}' are joined, also that of '{path}'")
         name = f"{path.parent}#{log.chart_of}"
-        self.logs[place] = replace(first, path=name, columns=columns, notes=tuple(dict.fromkeys(notes)))
+        self.logs[index] = replace(first, path=name, columns=columns, notes=tuple(dict.fromkeys(notes)))
         return True
 
-    def _leave_out(self, place: int, path: str) -> None:
-        self.beside.setdefault(max(place, 0), []).append(path)
+    def _note_left_out(self, index: int, path: str) -> None:
+        self.beside.setdefault(max(index, 0), []).append(path)
 
 
 def _refusal(path: Path | str, error: OSError) -> str:
@@ -378,5 +379,5 @@ def _reasons(logs: Sequence[RawLog]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
+    remainder = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{remainder}"

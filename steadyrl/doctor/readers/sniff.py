@@ -11,7 +11,7 @@ from pathlib import Path
 from steadyrl.core.counting.count import tell
 from steadyrl.core.errors import RunError
 from steadyrl.core.rundir import RunDir
-from steadyrl.doctor.readers import console, database, document, evaluations, jsonl, mlflow, own, tensorboard, wandb
+from steadyrl.doctor.readers import console, database, document, evaluations, jsonl, mlflow, rundir, tensorboard, wandb
 from steadyrl.doctor.readers.lines import head, lines, parse_objects, text_of
 from steadyrl.doctor.readers.parting import METRIC
 from steadyrl.doctor.readers.rows import find_step_key
@@ -83,8 +83,8 @@ def of_file(path: Path) -> Reader:
         return source.read
     if scores := evaluations.find(path):
         return lambda: [RawLog(str(path), "printed", {}, evaluations=scores)]
-    first, *more = head(path, HEAD).strip().split(b"\n")
-    if not more and METRIC.search(text_of(first)):
+    first, *later_lines = head(path, HEAD).strip().split(b"\n")
+    if not later_lines and METRIC.search(text_of(first)):
         raise RunError(
             f"'{path}' holds names of metrics in one line, and no row; if the run goes on, wait for its first step"
         )
@@ -101,9 +101,9 @@ def sources(folder: Path, files: Sequence[Path]) -> list[Source]:
         files: Its plain files.
     """
     logs: list[Source] = []
-    if own.is_run_folder(folder):
-        logs.append(Source(folder, Kind.RUN, _reader_of(own.read, folder)))
-        files = [path for path in files if path not in own.files(folder)]
+    if rundir.is_run_folder(folder):
+        logs.append(Source(folder, Kind.RUN, _reader_of(rundir.read, folder)))
+        files = [path for path in files if path not in rundir.files(folder)]
     elif state := document.newest_state(folder):
         logs.append(Source(state, Kind.RUN, lambda: document.read(state)))
     if mlflow.is_run_folder(folder):
@@ -139,8 +139,8 @@ def holds_history(path: Path) -> bool:
     if key is None:
         return not rows  # a CSV, whose columns are what told that it is a log
     steps = [row[key] for row in rows if key in row]
-    different = len(set(map(str, steps)))
-    return different > 1 and 2 * different >= len(steps)
+    distinct = len(set(map(str, steps)))
+    return distinct > 1 and 2 * distinct >= len(steps)
 
 
 def _is_report(path: Path) -> bool:
@@ -169,8 +169,8 @@ def _rows(path: Path, needs_step: bool) -> Source | None:
     # The one row of a file may hold the rows of a run, or its columns as lists.
     nested = len(rows) == 1 and any(isinstance(value, list | dict) for value in rows[0].values())
     if rows and len(rows) >= broken and not (nested and find_step_key(rows) is None):
-        if path == RunDir(path.parent).metrics_file and any(map(own.is_record, rows)):
-            return Source(path, Kind.ROWS, _reader_of(own.read, path.parent))
+        if path == RunDir(path.parent).metrics_file and any(map(rundir.is_record, rows)):
+            return Source(path, Kind.ROWS, _reader_of(rundir.read, path.parent))
         return Source(path, Kind.ROWS, lambda: jsonl.read(path)) if find_step_key(rows) or not needs_step else None
     by_step = chart_in(path)[0] or SERIES.search(start)  # in columns; else in rows
     by_step = by_step or (METRIC_KEY.search(start) and STEP_KEY.search(start))

@@ -71,7 +71,7 @@ def number(value: Any, null: float | None = math.nan) -> float | None:
         value: As parsed.
         null: What a null stands for; None leaves it out.
     """
-    kind = type(value)
+    kind = type(value)  # exactly: a bool is an int
     if kind is float:
         return float(value)
     if kind is int:
@@ -134,6 +134,7 @@ def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.nd
     Returns:
         [m] float64, and [m] their places among the n; None for the places if all are numbers.
     """
+    # In one go where nothing needs a closer look; float() would read "2024_01" as a number.
     kinds = set(map(type, values))
     if kinds <= {float, int} or (kinds == {str} and max(map(len, values)) <= MAX_DIGITS and "_" not in "".join(values)):
         try:
@@ -141,8 +142,8 @@ def numbers(values: Sequence[Any], null: float | None = math.nan) -> tuple[np.nd
         except (OverflowError, ValueError):  # an int beyond float64; a text in some other form
             pass
     parsed = [number(value, null) for value in values]
-    places = np.array([i for i, value in enumerate(parsed) if value is not None], np.int64)
-    return np.array([value for value in parsed if value is not None], np.float64), places
+    indices = np.array([i for i, value in enumerate(parsed) if value is not None], np.int64)
+    return np.array([value for value in parsed if value is not None], np.float64), indices
 
 
 def with_truths(name: str, values: Sequence[Any]) -> Sequence[Any]:

@@ -81,8 +81,8 @@ def separator_of(first: Sequence[bytes], needs_step: bool) -> str | None:
         names, cells = next(table, []), next(table, [])
         if not len(names) == len(cells) > 1 or all(spelled(cell) is None for cell in cells):
             continue
-        named = any(name.strip() for name in names) and all(spelled(name) is None for name in names)
-        if named and (not needs_step or find_step_key([dict(zip(names, cells, strict=True))])):
+        has_names = any(name.strip() for name in names) and all(spelled(name) is None for name in names)
+        if has_names and (not needs_step or find_step_key([dict(zip(names, cells, strict=True))])):
             return separator
     return None
 
@@ -99,8 +99,8 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
     if tuple(name.lower() for name in names) == CHART and chart_in(path)[0]:
         (tag, chart_of) = chart_in(path)
         names = ["", names[1], tag]
-    if twice := sorted({name for name in names if name and names.count(name) > 1}):
-        notes.append(f"of columns with one name the last one counts: {', '.join(twice)}")
+    if repeated_names := sorted({name for name in names if name and names.count(name) > 1}):
+        notes.append(f"of columns with one name the last one counts: {', '.join(repeated_names)}")
     for cells in table:
         if len(cells) == len(names):
             runs.put({name: cell for name, cell in zip(names, cells, strict=True) if name and cell})
@@ -110,10 +110,8 @@ def read_csv(path: Path, separator: str) -> list[RawLog]:
             broken += bool(cells)
     if broken:
         notes.append(f"rows left out, for they have not {len(names)} cells: {broken}")
-    by_run, charts = runs.rows(), any(name.endswith(EXTREMES) for name in names)
-    several = len(by_run) > 1
-    logs = {run: rows.log(f"{path}#{run}" if several else str(path), "csv", {}, notes) for run, rows in by_run.items()}
-    return [replace(log, chart_of=run if charts else chart_of) for run, log in logs.items()]
+    logs, are_charts = runs.logs(path, "csv", {}, notes), any(name.endswith(EXTREMES) for name in names)
+    return [replace(log, chart_of=run if are_charts else chart_of) for run, log in logs.items()]
 
 
 def chart_in(path: Path) -> tuple[str, str]:
@@ -168,22 +166,24 @@ def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
     """
     tables, courses = dict[tuple[str, ...], list[_Table]](), dict[str, Column]()
     for header, begins, row in _rows(path, courses):
-        several = tables.setdefault(tuple(header), [])
-        several += [_Table()] if begins or not several else []
-        several[-1].put(row)
-    runs = {names: _joined(several) for names, several in tables.items()}
-    rewarded = [names for names, several in runs.items() if several[0].holds_reward()]
-    stepped = {names for names, several in runs.items() if several[0].by_step()}  # others are of runs, not of steps
+        same_header = tables.setdefault(tuple(header), [])
+        same_header += [_Table()] if begins or not same_header else []
+        same_header[-1].put(row)
+    runs = {names: _runs_of_tables(same_header) for names, same_header in tables.items()}
+    rewarded = [names for names, same_header in runs.items() if same_header[0].holds_reward()]
+    # Tables without a column of steps compare runs.
+    stepped = {names for names, same_header in runs.items() if same_header[0].by_step()}
     rewarded = [names for names in rewarded if names in stepped] or rewarded
     longest = max((table.count for names in rewarded for table in runs[names]), default=0)
-    long = (names for names in rewarded if max(table.count for table in runs[names]) >= LONG_TABLE * longest)
-    names_of = next(long, max(runs, key=lambda names: (names in stepped, sum(map(_is_metric, names))), default=None))
-    if names_of is None:
+    long_tables = (names for names in rewarded if max(table.count for table in runs[names]) >= LONG_TABLE * longest)
+    richest = max(runs, key=lambda names: (names in stepped, sum(map(_is_metric, names))), default=None)
+    chosen = next(long_tables, richest)
+    if chosen is None:
         return [_with_courses(RawLog(str(path), "printed", {}, {}, tuple(notes)), courses)] if courses else []
-    longest = max(table.count for table in runs[names_of])
-    long_runs = [table for table in runs[names_of] if table.count >= LONG_TABLE * longest]
-    others = [table for several in runs.values() for table in several if table not in long_runs]
-    left_out = sum(other.count for other in others if not long_runs[-1].goes_on_in(other))
+    longest = max(table.count for table in runs[chosen])
+    long_runs = [table for table in runs[chosen] if table.count >= LONG_TABLE * longest]
+    left_out_tables = [table for same_header in runs.values() for table in same_header if table not in long_runs]
+    left_out = sum(table.count for table in left_out_tables if not long_runs[-1].take_continuation(table))
     notes = [*notes, *([f"rows of other tables, left out: {left_out}"] if left_out else [])]
     names = [f"{path}#{i}" for i in range(1, len(long_runs) + 1)] if len(long_runs) > 1 else [str(path)]
     logs = [table.log(name, "printed", {}, notes) for name, table in zip(names, long_runs, strict=True)]
@@ -198,23 +198,25 @@ def holds_rows(path: Path) -> bool:
 
 def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], bool, Row]]:
     """Yield each row of the tables of a text with its header, and whether it is the first below that."""
-    header, before = list[str](), list[str]()
-    for cells in _stacked(_upright(map(_cells, _ruled(_coursed(text_lines(path), courses, path.suffix in PROSE))))):
+    header, header_above = list[str](), list[str]()
+    text = _collect_courses(text_lines(path), courses, path.suffix in PROSE)
+    for cells in _unfolded_blocks(_with_transposed(map(_cells, _without_rules(text)))):
         if cells == [ENDED]:
             header = []
-        for names in filter(None, (before, header)):
+        for names in filter(None, (header_above, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
             if type(cells) is not type(names) or len(row) != len(names):
                 continue
             numbers = all(map(PLAIN.fullmatch, row))  # as most rows are
             pairs = list(zip(names, row, strict=True))
-            pairs = pairs if numbers else [pair for name, cell in pairs for pair in _parted(name, _cell(name, cell))]
+            if not numbers:
+                pairs = [pair for name, cell in pairs for pair in _split_pairs(name, _cell_value(name, cell))]
             if numbers or _is_row([cell for _, cell in pairs]):
                 header = names
-                yield names, names is before, dict(pairs)
+                yield names, names is header_above, dict(pairs)
                 break
-        before = cells if _is_header(cells) else []
+        header_above = cells if _is_header(cells) else []
 
 
 class _Table(Rows):
@@ -229,22 +231,25 @@ class _Table(Rows):
         self.first_rows += [row] if len(self.first_rows) <= CONTINUED else []
         super().put(row)
 
-    def goes_on_in(self, other: _Table) -> bool:
+    def take_continuation(self, later: _Table) -> bool:
         """Add the rows of a table that shows the same metric at later steps; return whether there is one."""
-        shared = self.first_rows[0].keys() & other.first_rows[0].keys()
-        alike = len(shared) == len(self.first_rows[0]) == len(other.first_rows[0])
-        alike |= any(_is_metric(name) and "loss" not in name.lower() for name in shared)  # others have losses, too
-        mine, theirs = self.by_step(), other.by_step()
-        if not alike or not mine or not theirs or max(mine) >= min(theirs) or other.count > CONTINUED:
+        shared = self.first_rows[0].keys() & later.first_rows[0].keys()
+        is_same_metric = len(shared) == len(self.first_rows[0]) == len(later.first_rows[0])
+        # Supervised training beside it has losses, too.
+        is_same_metric |= any(_is_metric(name) and "loss" not in name.lower() for name in shared)
+        own_rows, later_rows = self.by_step(), later.by_step()
+        if not is_same_metric or later.count > CONTINUED:
             return False
-        for row in other.first_rows:
+        if not own_rows or not later_rows or max(own_rows) >= min(later_rows):
+            return False
+        for row in later.first_rows:
             self.put(row)
         return True
 
-    def shows_more_than(self, other: _Table) -> bool:
-        """Return whether the other table is of this run, and was shown before it was at its end."""
-        mine, theirs = self.by_step(), other.by_step()
-        return bool(theirs) and all(mine.get(step) == row for step, row in theirs.items())
+    def extends(self, earlier: _Table) -> bool:
+        """Return whether an earlier table is of this run, and was shown before the run was at its end."""
+        own_rows, earlier_rows = self.by_step(), earlier.by_step()
+        return bool(earlier_rows) and all(own_rows.get(step) == row for step, row in earlier_rows.items())
 
     def holds_reward(self) -> bool:
         """Return whether a number stands below the name of a reward."""
@@ -253,26 +258,26 @@ class _Table(Rows):
 
     def by_step(self) -> dict[float, Row]:
         """Return the first rows by their steps."""
-        named = self.first_rows[0]
-        step = next((name for name in named if STEPS.search(english(name))), "")
+        first_row = self.first_rows[0]
+        step = next((name for name in first_row if STEPS.search(english(name))), "")
         numbers, _ = step_numbers([row.get(step, "") for row in self.first_rows])
         return dict(zip(numbers.tolist(), self.first_rows, strict=True)) if len(numbers) == len(self.first_rows) else {}
 
 
-def _joined(several: Sequence[_Table]) -> list[_Table]:
+def _runs_of_tables(tables: Sequence[_Table]) -> list[_Table]:
     """Return one table for each run, of tables with the same names: they go on, or show more of what was shown."""
     runs: list[_Table] = []
-    for table in several:
-        if runs and table.shows_more_than(runs[-1]):
+    for table in tables:
+        if runs and table.extends(runs[-1]):
             runs[-1] = table
-        elif not runs or not runs[-1].goes_on_in(table):
+        elif not runs or not runs[-1].take_continuation(table):
             runs.append(table)
     return runs
 
 
-def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> Iterator[str]:
+def _collect_courses(printed: Iterable[str], courses: dict[str, Column], prose: bool) -> Iterator[str]:
     """Yield lines as they stand, and add to the courses those that a metric takes in them, and its level in prose."""
-    for line in every:
+    for line in printed:
         arrow = ">" in line or " to " in line or not line.isascii()
         if arrow and len(line) <= MAX_TEXT and COURSED.search(line):
             for name, course in ARROWS.findall(line):
@@ -288,31 +293,32 @@ def _coursed(every: Iterable[str], courses: dict[str, Column], prose: bool) -> I
 
 def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
     """Return a log with the courses that none of its columns is of; two values beside a table are a remark."""
-    there = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
-    long = {name: x for name, x in courses.items() if len(x.steps) > 2 or not log.columns}
-    more = {name: x for name, x in long.items() if there.isdisjoint(map(str.lower, COURSED.findall(name)))}
+    table_words = {word.lower() for word in COURSED.findall(english(" ".join(log.columns)))}
+    long_courses = {name: x for name, x in courses.items() if len(x.steps) > 2 or not log.columns}
+    words = {name: set(map(str.lower, COURSED.findall(name))) for name in long_courses}
+    added = {name: x for name, x in long_courses.items() if table_words.isdisjoint(words[name])}
     if any(REWARD.search(english(name)) for name in log.columns):  # a run's, and what is said of it is, too
-        more |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
-    notes = (*log.notes, f"{STEPLESS}{', '.join(more)}") if more else log.notes
-    return replace(log, columns=dict(sorted({**log.columns, **more}.items())), notes=notes)
+        added |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
+    notes = (*log.notes, f"{STEPLESS}{', '.join(added)}") if added else log.notes
+    return replace(log, columns=dict(sorted({**log.columns, **added}.items())), notes=notes)
 
 
-def _parted(name: str, cell: str) -> Iterator[tuple[str, str]]:
+def _split_pairs(name: str, cell: str) -> Iterator[tuple[str, str]]:
     """Yield a column's name and cell: of "KL max/mean" with "0.4/0.1" the two of each, with the first words of both."""
     if "/" not in name:
         yield name, cell
         return
-    parts, values = name.split("/"), cell.strip("*`").split("/")
-    numbers = [spelled(text) is not None for text in (*parts, *values)]  # "right/8" is a count of eight
-    named = numbers == [False] * len(parts) + [True] * len(values)
-    if len(values) == 1 or len(parts) != len(values) or STEPS.search(name) or not named:
+    names, values = name.split("/"), cell.strip("*`").split("/")
+    numbers = [spelled(text) is not None for text in (*names, *values)]  # "right/8" is a count of eight
+    is_named = numbers == [False] * len(names) + [True] * len(values)
+    if len(values) == 1 or len(names) != len(values) or STEPS.search(name) or not is_named:
         yield name, cell
         return
-    shared, _, parts[0] = parts[0].rpartition(" ")
-    yield from ((f"{shared} {part}".strip(), value) for part, value in zip(parts, values, strict=True))
+    shared, _, names[0] = names[0].rpartition(" ")
+    yield from ((f"{shared} {column_name}".strip(), value) for column_name, value in zip(names, values, strict=True))
 
 
-def _stacked(table: Iterable[list[str]]) -> Iterator[list[str]]:
+def _unfolded_blocks(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand; of columns that come again beside them, one block below another."""
     width, blocks = 0, list[list[str]]()
     for cells in chain(table, [[]]):
@@ -321,20 +327,20 @@ def _stacked(table: Iterable[list[str]]) -> Iterator[list[str]]:
             continue
         if width:
             yield blocks[0][:width]
-            yield from (row[at : at + width] for at in range(0, len(blocks[0]), width) for row in blocks[1:])
-        again = len(cells) > 3 and cells[0] in cells[2:]
+            yield from (row[start : start + width] for start in range(0, len(blocks[0]), width) for row in blocks[1:])
+        may_repeat = len(cells) > 3 and cells[0] in cells[2:]
         width = next(
-            (n for n in range(2, len(cells) // 2 + 1 if again else 0) if cells == cells[:n] * (len(cells) // n)), 0
+            (n for n in range(2, len(cells) // 2 + 1 if may_repeat else 0) if cells == cells[:n] * (len(cells) // n)), 0
         )
         width, blocks = (width, [cells]) if width and _is_header(cells) else (0, [])
         if not width:
             yield cells
 
 
-def _ruled(every: Iterable[str]) -> Iterator[str]:
+def _without_rules(text: Iterable[str]) -> Iterator[str]:
     """Yield lines without rules, and before the header of each table with bars the end of the table above it."""
     before = ""
-    for line in every:
+    for line in text:
         if not RULE.fullmatch(line) and len(line) <= MAX_TEXT:
             yield from filter(None, [before])
             before = line
@@ -381,7 +387,7 @@ def _cells(line: str) -> list[str]:
     return wide if len(wide) > 2 else TWO_WORDS.sub(r"\1_\2", text).split()
 
 
-def _cell(name: str, cell: str) -> str:
+def _cell_value(name: str, cell: str) -> str:
     """Return a cell without what stands behind its number; of a course "1 → 2" its end, of a range "1-2" its middle."""
     if PLAIN.fullmatch(cell):
         return cell
@@ -391,38 +397,38 @@ def _cell(name: str, cell: str) -> str:
     return course[1] if course else middle
 
 
-def _upright(table: Iterable[list[str]]) -> Iterator[list[str]]:
+def _with_transposed(table: Iterable[list[str]]) -> Iterator[list[str]]:
     """Yield the rows of text as they stand, and those of a table with a metric in each row as columns after them."""
-    width, at, steps, metrics = 0, list[int](), list[str](), list[list[str]]()
+    width, step_columns, steps, metrics = 0, list[int](), list[str](), list[list[str]]()
     for cells in chain(table, [[]]):
         yield cells
         if not steps and cells and PLAIN.fullmatch(cells[0]):  # a row, and no header, as most are
             continue
         if steps and len(cells) == width and spelled(cells[0]) is None:
-            row = [cells[i] for i in at]
+            row = [cells[i] for i in step_columns]
             metrics += [[cells[0], *row]] if _is_row(row) else []
             continue
         if sum(_is_metric(name) for name, *_ in metrics) >= (1 if len(steps) >= MIN_STEPS else FEWEST_OF_TWO):
             yield ["step", *(name for name, *_ in metrics)]
             yield from ([step, *row] for step, *row in zip(steps, *(row[1:] for row in metrics), strict=True))
-        steps, metrics, width, at = [], [], len(cells), _steps_in(cells)
-        steps = [_moment(cells[i]) for i in at]
+        steps, metrics, width, step_columns = [], [], len(cells), _steps_in(cells)
+        steps = [_step_cell(cells[i]) for i in step_columns]
 
 
 def _steps_in(cells: list[str]) -> list[int]:
     """Return the places of the steps in the header of a table with a metric in each row; [] where it is none."""
-    places, last = list[int](), -1.0
+    columns, last_step = list[int](), -1.0
     if len(cells) < 3 or PLAIN.fullmatch(cells[0]):  # a row, and no header
         return []
     for i, cell in enumerate(cells[1:], 1):
-        step = spelled(STEP_FORMS.sub(r"\1", _moment(cell)))
-        if (step is None and i - len(places) > REMARKS) or (step is not None and (step <= last or step % 1 != 0)):
+        step = spelled(STEP_FORMS.sub(r"\1", _step_cell(cell)))
+        if (step is None and i - len(columns) > REMARKS) or (step is not None and (step <= last_step or step % 1 != 0)):
             return []
-        places, last = ([*places, i], step) if step is not None else (places, last)
-    return places if len(places) >= max(2, len(cells) - 1 - REMARKS) else []
+        columns, last_step = ([*columns, i], step) if step is not None else (columns, last_step)
+    return columns if len(columns) >= max(2, len(cells) - 1 - REMARKS) else []
 
 
-def _moment(cell: str) -> str:
+def _step_cell(cell: str) -> str:
     """Return a cell of a header, of a word for the start or the end of a run the first or second step."""
     return "1" if AT_START.match(cell) else "2" if AT_END.match(cell) else cell
 

@@ -60,10 +60,10 @@ def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
     """Yield the data of each record of a file; large ones, such as graphs and images, are passed over."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        at = 0
+        offset = 0
         while len(header := file.read(HEADER)) == HEADER:
             length = int.from_bytes(header[:8], "little")
-            if length > size - at - HEADER - FOOTER:
+            if length > size - offset - HEADER - FOOTER:
                 break
             if length > MAX_LINE:
                 file.seek(length + FOOTER, os.SEEK_CUR)
@@ -72,13 +72,13 @@ def _records(path: Path, notes: list[str]) -> Iterator[bytes]:
                 if data[:1] != FIRST_BYTE:
                     break
                 yield data
-            at += HEADER + length + FOOTER
-        if at < size:
-            notes.append(f"'{path.name}' is torn or damaged at byte {at} of {size}; the rest is left out")
+            offset += HEADER + length + FOOTER
+        if offset < size:
+            notes.append(f"'{path.name}' is torn or damaged at byte {offset} of {size}; the rest is left out")
 
 
 def _read_value(value: Message, step: int, rows: Rows, settings: dict[str, Any]) -> None:
-    tag, metadata, tensors = value.text(VALUE_TAG), value.part(VALUE_METADATA), value.inside(VALUE_TENSOR)
+    tag, metadata, tensors = value.text(VALUE_TAG), value.payload(VALUE_METADATA), value.inside(VALUE_TENSOR)
     scalar = value.real(VALUE_SIMPLE)
     if scalar is None and tensors:
         scalar = _scalar(tensors[-1])
@@ -87,7 +87,7 @@ def _read_value(value: Message, step: int, rows: Rows, settings: dict[str, Any])
     elif scalar is not None and tag:
         rows.put({POINT: step, tag: scalar})
     elif tag == ARGS_TAG and tensors:
-        for text in tensors[-1].parts(TENSOR_STRING):
+        for text in tensors[-1].payloads(TENSOR_STRING):
             args = parse_json(text)
             settings.update(flat_settings(args) if isinstance(args, dict) else {})
 
@@ -97,12 +97,12 @@ def _scalar(tensor: Message) -> float | None:
     dtype = DTYPES.get((tensor.integers(TENSOR_DTYPE) or [0])[-1])
     if dtype is None:
         return None
-    arrays = [(dtype, part) for part in tensor.parts(TENSOR_CONTENT)]
-    arrays += [(kind, part) for field, kind in TENSOR_FLOATS.items() for part in tensor.parts(field)]
+    arrays = [(dtype, payload) for payload in tensor.payloads(TENSOR_CONTENT)]
+    arrays += [(kind, payload) for field, kind in TENSOR_FLOATS.items() for payload in tensor.payloads(field)]
     numbers = [number for field in TENSOR_INTEGERS for number in tensor.integers(field)]
-    for kind, part in arrays:
-        aligned = part[: len(part) - len(part) % np.dtype(kind).itemsize]
-        numbers += np.frombuffer(aligned, kind)[:2].tolist()
+    for kind, payload in arrays:
+        aligned = payload[: len(payload) - len(payload) % np.dtype(kind).itemsize]
+        numbers += np.frombuffer(aligned, kind)[:2].tolist()  # two are enough to see that it is no scalar
     return float(numbers[0]) if len(numbers) == 1 else None
 
 

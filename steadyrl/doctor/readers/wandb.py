@@ -51,53 +51,53 @@ def read(path: Path) -> RawLog:
 
 def _records(path: Path, damage: list[str]) -> Iterator[bytes]:
     """Yield the records of a LevelDB log, and put into ``damage`` what is torn; reading goes on at the next block."""
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for kind, data in _pieces(path, damage):
         if kind in (FULL, FIRST):
-            damage += ["a record without its end"] if parts else []
-            parts = [data]
-        elif parts:
-            parts.append(data)
-        if kind in (FULL, LAST) and parts:
-            yield b"".join(parts)
-            parts = []
-        elif sum(map(len, parts)) > MAX_LINE:
-            parts = []
-    damage += ["a record without its end"] if parts else []
+            damage += ["a record without its end"] if pieces else []
+            pieces = [data]
+        elif pieces:
+            pieces.append(data)
+        if kind in (FULL, LAST) and pieces:
+            yield b"".join(pieces)
+            pieces = []
+        elif sum(map(len, pieces)) > MAX_LINE:
+            pieces = []
+    damage += ["a record without its end"] if pieces else []
 
 
 def _pieces(path: Path, damage: list[str]) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
-        at = FILE_HEADER
+        offset = FILE_HEADER
         while block := file.read(BLOCK):
-            while at + HEADER <= len(block):
-                size, kind = int.from_bytes(block[at + 4 : at + 6], "little"), block[at + 6]
-                end = at + HEADER + size
-                right = zlib.crc32(block[at + 6 : end]) == int.from_bytes(block[at : at + 4], "little")
-                if not right or end > len(block):
+            while offset + HEADER <= len(block):
+                size, kind = int.from_bytes(block[offset + 4 : offset + 6], "little"), block[offset + 6]
+                end = offset + HEADER + size
+                is_intact = zlib.crc32(block[offset + 6 : end]) == int.from_bytes(block[offset : offset + 4], "little")
+                if not is_intact or end > len(block):
                     # What is left of a block without a record is filled with zeros.
-                    damage += ["a wrong checksum"] if any(block[at:]) else []
+                    damage += ["a wrong checksum"] if any(block[offset:]) else []
                     break
-                yield kind, block[at + HEADER : end]
-                at = end
-            at = 0
+                yield kind, block[offset + HEADER : end]
+                offset = end
+            offset = 0
 
 
-def _put(into: dict[str, Any], item: Message) -> None:
+def _put(target: dict[str, Any], item: Message) -> None:
     """Put the value of an item at its path of keys, where a longer path wins over a value in its way."""
-    path = [text_of(key) for number in (KEY, NESTED_KEY) for key in item.parts(number)]
+    path = [text_of(key) for number in (KEY, NESTED_KEY) for key in item.payloads(number)]
     for key in path[:-1]:
-        inner = into.get(key)
+        inner = target.get(key)
         if not isinstance(inner, dict):
-            inner = into[key] = {}
-        into = inner
+            inner = target[key] = {}
+        target = inner
     if path:
-        into[path[-1]] = _value(item)
+        target[path[-1]] = _value(item)
 
 
 def _value(item: Message) -> Any:
     """Return the value of an item; "" for one that is no number and no JSON."""
-    json_text = next((item.part(number) for number in JSON if number in item), None)
+    json_text = next((item.payload(number) for number in JSON if number in item), None)
     if json_text is not None:
         return parse_json(json_text)
     if INTEGER in item:

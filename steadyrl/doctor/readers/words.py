@@ -71,25 +71,25 @@ class Words:
     """Takes lines in their order and makes records of them."""
 
     def __init__(self) -> None:
-        self.sure = False  # whether the lines so far hold a record of metrics
-        self.unended = ""  # the line before with a list of numbers that goes on in the next one
+        self.has_record = False  # whether the lines so far hold a record of metrics
+        self.open_list = ""  # the line before with a list of numbers that goes on in the next one
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._templates = Templates(_parse)
         # Lines, by whether they begin with a step, and their names.
-        self._named = Counter[tuple[bool, tuple[str, ...]]]()
+        self._line_names = Counter[tuple[bool, tuple[str, ...]]]()
 
     def add(self, line: str) -> None:
         """Take in a line."""
-        if self.unended and GOES_ON.match(line):
-            line = f"{self.unended} {line.strip()}"
-        self.unended = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
-        if self.unended or len(line) > MAX_TEXT or not line.strip():
+        if self.open_list and GOES_ON.match(line):
+            line = f"{self.open_list} {line.strip()}"
+        self.open_list = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
+        if self.open_list or len(line) > MAX_TEXT or not line.strip():
             return
         values = self._templates.read(line)
-        begins = STARTING in values
+        is_start = STARTING in values
         step = values.pop(STARTING, values.pop(ELSEWHERE, None))
         by_step, by_name = self._by_step, self._by_name
-        self._named[begins, tuple(values)] += 1
+        self._line_names[is_start, tuple(values)] += 1
         if step is not None and step != by_step.record.get("step"):
             by_step.end()
             by_step.record["step"] = step
@@ -98,34 +98,36 @@ class Words:
         if by_name.record.keys() & values.keys():
             by_name.end()
         by_name.record |= values
-        if values and not self.sure:
-            named = (value for name, value in by_name.record.items() if _is_metric(name))
-            metrics = sum(2 if isinstance(value, list) and len(value) > 1 else 1 for value in named)  # mean and spread
-            self.sure = metrics > 1 or (metrics > 0 and bool(by_step.record))
+        if values and not self.has_record:
+            logged = (value for name, value in by_name.record.items() if _is_metric(name))
+            # A list gives two metrics, its mean and its spread.
+            metrics = sum(2 if isinstance(value, list) and len(value) > 1 else 1 for value in logged)
+            self.has_record = metrics > 1 or (metrics > 0 and bool(by_step.record))
 
     def log(self, path: str, notes: Sequence[str]) -> RawLog:
         """Return the log of all records: of those with a step, unless far more are without."""
         self._by_step.end()
         self._by_name.end()
         lines_with, with_step = Counter[str](), Counter[str]()
-        for (begins, names), count in self._named.items():
+        for (begins, names), count in self._line_names.items():
             lines_with.update(dict.fromkeys(names, count))
             with_step.update(dict.fromkeys(filter(_is_metric, names if begins else ()), count))
-        beside = max(with_step.values(), default=0) >= max(FEW, BESIDE * self._by_step.count)
-        stepped = self._by_step.metrics > 0 and (beside or self._by_name.metrics < FEWER * self._by_step.metrics)
-        records = self._by_step if stepped else self._by_name
-        left_out = self._by_step.metrics if not stepped else 0
+        has_own_lines = max(with_step.values(), default=0) >= max(FEW, BESIDE * self._by_step.count)
+        by_step = self._by_step.metrics > 0 and (has_own_lines or self._by_name.metrics < FEWER * self._by_step.metrics)
+        records = self._by_step if by_step else self._by_name
+        counts_lines = by_step and has_own_lines
+        left_out = self._by_step.metrics if not by_step else 0
         if left_out:
             notes = [*notes, f"lines that name a step among {records.metrics} rows that name none: {left_out} records"]
         log = records.rows.log(path, "printed", {}, notes)
-        often = {
+        columns = {
             name: column
             for name, column in log.columns.items()
             if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
             # A name is of so many rows, and not of each completion, by its number, or beside the steps.
-            if not (stepped and beside) or min(lines_with[name], with_step[name] or math.inf) < FEWER * records.count
+            if not counts_lines or min(lines_with[name], with_step[name] or math.inf) < FEWER * records.count
         }
-        return replace(log, columns=often if records.rows.step_key else _from_first(often))
+        return replace(log, columns=columns if records.rows.step_key else _from_loop_start(columns))
 
 
 class _Records:
@@ -148,29 +150,29 @@ def _parse(line: str) -> dict[str, Any]:
     """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
     line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1\2 | ", line.replace(" -- ", " | ")))
     # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
-    begins = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
-    pairs = pairs_in(line, begins)
+    step_match = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
+    pairs = pairs_in(line, step_match)
     step = next((x for name, x in pairs.items() if name.lower() in STEP_NAMES), None)
-    if begins:
+    if step_match:
         counters = OF_TOTAL.findall(line) if "/" in line else []
-        step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else begins[2])
+        step = int(max(counters, key=lambda counter: int(counter[1]))[0] if counters else step_match[2])
     elif step is None and "%|" in line and (bar := BAR.search(line)):
         step = int(bar[1])
     values = {name: value for name, value in pairs.items() if name.lower() not in STEP_NAMES}
-    return values if step is None else {STARTING if begins else ELSEWHERE: step, **values}
+    return values if step is None else {STARTING if step_match else ELSEWHERE: step, **values}
 
 
-def _from_first(columns: dict[str, Column]) -> dict[str, Column]:
+def _from_loop_start(columns: dict[str, Column]) -> dict[str, Column]:
     """Return numbered columns from the loop's first row on, where its metrics begin; other text stands before it."""
     metrics = [x.steps for name, x in columns.items() if METRIC.search(name)]
     longest = max(map(len, metrics), default=0)
-    before = min((int(steps[0]) for steps in metrics if len(steps) >= LONG * longest), default=1) - 1
-    shifted = {name: (x.steps - before, x.values) for name, x in columns.items() if x.steps[-1] > before}
+    leading_rows = min((int(steps[0]) for steps in metrics if len(steps) >= LONG * longest), default=1) - 1
+    shifted = {name: (x.steps - leading_rows, x.values) for name, x in columns.items() if x.steps[-1] > leading_rows}
     return {name: Column(steps[steps > 0], values[steps > 0]) for name, (steps, values) in shifted.items()}
 
 
-def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
-    """Return the numbers of a line by their names, of which the first counts; ``begins`` is where it names its step."""
+def pairs_in(line: str, step_match: re.Match[str] | None = None) -> dict[str, Any]:
+    """Return the numbers of a line by their names, of which the first counts; ``step_match`` is its step."""
     pairs: dict[str, Any] = {}
     cells = [cell.strip() for cell in line.replace("│", "|").strip()[1:-1].split("|")] if line[:1] in FRAMES else []
     for name, text in zip(cells[::2], cells[1::2], strict=False):
@@ -178,8 +180,8 @@ def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
             pairs.setdefault(name, spelled(text))
     if summary := SUMMARY.match(line):
         pairs.setdefault(summary[1], spelled(summary[2]))
-    for part in OF_EPOCH.sub("", line).split("|") if "=" in line and "|" in line else ():
-        if metric := WHOLE.search(part.strip()):
+    for segment in OF_EPOCH.sub("", line).split("|") if "=" in line and "|" in line else ():
+        if metric := WHOLE.search(segment.strip()):
             pairs.setdefault(metric[1], spelled(metric[2]))
     names = tuple(pairs)
     assigned = ":" in line or "=" in line or (" is " in line and METRIC.search(line) is not None)
@@ -189,19 +191,18 @@ def pairs_in(line: str, begins: re.Match[str] | None = None) -> dict[str, Any]:
         name = name if sign == ":" and "[" not in value else name.split()[-1]
         if number is not None and not any(longer.endswith(f" {name}") for longer in names):
             pairs.setdefault(_clean(name), number)
-    epoch = EPOCH.search(line[: begins.end()]) if begins else OF_EPOCH.search(line)
+    epoch = EPOCH.search(line[: step_match.end()]) if step_match else OF_EPOCH.search(line)
     if epoch:
         pairs["epoch"] = int(epoch[1])
-    for part in re.split(r"[,|;]", line[begins.end() :]) if begins else ():
-        text = part.strip()
-        worded = re.findall(PAIR, text) if PAIRS.match(text) else WORDED.findall(text)
-        for name, value in worded:
+    for segment in re.split(r"[,|;]", line[step_match.end() :]) if step_match else ():
+        text = segment.strip()
+        word_pairs = re.findall(PAIR, text) if PAIRS.match(text) else WORDED.findall(text)
+        for name, value in word_pairs:
             pairs.setdefault(_clean(name), spelled(value.replace(",", "")))
     return {name: value for name, value in pairs.items() if name and value is not None}
 
 
 def _assigned(line: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, sign and value of what a line assigns by ":", "=" or "is"."""
     end = 0
     for sign in ASSIGNED.finditer(line):
         if name := NAME.search(line, max(end, sign.start() - MAX_NAME), sign.start()):
@@ -210,7 +211,6 @@ def _assigned(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 @lru_cache(1 << 12)  # every row has the names of the one before
-@lru_cache(1 << 12)
 def _is_metric(name: str) -> bool:
     return METRIC.search(name) is not None
 

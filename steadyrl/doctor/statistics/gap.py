@@ -16,14 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from steadyrl.core.stats import student_quantile
-from steadyrl.doctor.statistics.levels import about_lines, likeness
+from steadyrl.doctor.statistics.levels import LEAST_RESIDUAL_SHARE, detrended_rows, neighbour_correlation
 
 BLOCKS, LEAST_BLOCK = 5, 16  # blocks at most; points in each at least, for a line and the likeness of neighbours
 FEWEST = 10  # points
 ODD = 9.0  # times the median of squares: two standard deviations
 SHORT = 5  # steps within which brief noise has come and gone
 SURE = 1.6  # standard errors, of 95 % on one side: noise that remembers looks like a difference
-KEPT_LEAST = 0.3  # share of the variance that a line within a block is taken to leave at least
 LIKELIHOOD = 3.84  # of chi-squared with one degree of freedom, 95 %
 
 
@@ -53,25 +52,26 @@ def gap(first: np.ndarray, second: np.ndarray, risk: float, floor: float = 0.0, 
             10 in 100 pairs.
     """
     difference = first - second
-    n, most = len(difference), float(np.abs(difference).max(initial=0.0))
-    if n < FEWEST or not most or not np.isfinite(most):
+    n, scale = len(difference), float(np.abs(difference).max(initial=0.0))
+    if n < FEWEST or not scale or not np.isfinite(scale):
         return None
-    difference, floor = difference / most, floor / most  # a diverged run logs 1e300, which has no square
+    difference, floor = difference / scale, floor / scale  # a diverged run logs 1e300, which has no square
     count = max(min(BLOCKS, n // LEAST_BLOCK), 1)
     size = n // count
-    rows = difference[n - size * count :].reshape(count, size)
-    each = [series[n - size * count :].reshape(count, size) / most for series in (first, second)]
-    sigma, alike, freedom = _brief_noise(difference) if brief else _noise(rows, each)
+    rows = difference[n - size * count :].reshape(count, size)  # the first points are left out where n does not divide
+    both_rows = [series[n - size * count :].reshape(count, size) / scale for series in (first, second)]
+    sigma, inflation, freedom = _brief_noise(difference) if brief else _noise(rows, both_rows)
     sigma = max(sigma, floor)
-    error = sigma * np.sqrt(alike / size)  # of a block's mean
+    error = sigma * np.sqrt(inflation / size)  # of a block's mean
+    # Bonferroni, on two sides: the mean of each block, that of all, and the slope.
     limit = student_quantile(freedom, 1.0 - risk / (2.0 * (count + 2)))
     means = rows.mean(axis=1)
-    at = np.arange(count * size) - (count * size - 1) / 2.0
-    slope = float(at @ rows.ravel()) / (sigma * np.sqrt(alike) * float(np.sqrt(at @ at)))
+    t = np.arange(count * size) - (count * size - 1) / 2.0
+    slope = float(t @ rows.ravel()) / (sigma * np.sqrt(inflation) * float(np.sqrt(t @ t)))
     tests = [*(means / error), means.mean() / error * np.sqrt(count), slope]
     if np.abs(tests).max() <= limit:
         return None
-    return _onset(difference, size, error, limit, sigma**2 * alike)
+    return _onset(difference, size, error, limit, sigma**2 * inflation)
 
 
 def _onset(x: np.ndarray, size: int, error: float, limit: float, variance: float) -> Gap:
@@ -80,38 +80,38 @@ def _onset(x: np.ndarray, size: int, error: float, limit: float, variance: float
     windows = np.abs(sums[size:] - sums[:-size]) / size / error
     # Where no single window shows it, the series as a whole does.
     stop = min(int(windows.argmax() if windows.max() <= limit else (windows > limit).argmax()) + size, len(x))
-    after = np.arange(stop, 0, -1)
+    later_points = np.arange(stop, 0, -1)
     # Squared distances from 0 before the split, and from their own mean after it, but for what all splits share.
-    errors = -((sums[stop] - sums[:stop]) ** 2) / after
-    likely = np.flatnonzero(errors <= errors.min() + LIKELIHOOD * variance)
-    return Gap(int(errors.argmin()), int(likely[0]), int(likely[-1]), stop)
+    errors = -((sums[stop] - sums[:stop]) ** 2) / later_points
+    likely_starts = np.flatnonzero(errors <= errors.min() + LIKELIHOOD * variance)
+    return Gap(int(errors.argmin()), int(likely_starts[0]), int(likely_starts[-1]), stop)
 
 
 def unevenness(difference: np.ndarray) -> float:
     """Return by how much the noise of a difference [n >= 10] changes along it: its greatest power over a usual one."""
-    power = np.array([np.var(np.diff(part)) for part in np.array_split(difference, BLOCKS)])
+    power = np.array([np.var(np.diff(block)) for block in np.array_split(difference, BLOCKS)])
     return float(power.max() / max(float(np.median(power)), 1e-300))
 
 
-def _noise(rows: np.ndarray, each: Sequence[np.ndarray]) -> tuple[float, float, int]:
+def _noise(rows: np.ndarray, both_rows: Sequence[np.ndarray]) -> tuple[float, float, int]:
     """Return the noise of ``rows`` about a line in each.
 
     Args:
         rows: [count, size], the difference: runs that see the same prompts share noise, which falls out of it.
-        each: Both series, [count, size] each, which tell the correlation of neighbours better than their difference.
+        both_rows: Both series, [count, size] each; they tell the correlation of neighbours better than the difference.
 
     Returns:
         The standard deviation of a point, how many neighbouring points tell as much as an independent one (AR(1) noise
         assumed), and the degrees of freedom that are left.
     """
     count, size = rows.shape
-    total = float((about_lines(rows) ** 2).sum())
+    total = float((detrended_rows(rows) ** 2).sum())
     if total <= 0.0:
         return 0.0, 1.0, max(count * (size - 2), 1)
-    alike = likeness([line for series in each for line in about_lines(series)], 2.0, SURE)
-    fewer = (1.0 + alike) / (1.0 - alike)
-    variance = total / (count * size) / max(1.0 - 2.0 * fewer / size, KEPT_LEAST)
-    return float(np.sqrt(variance)), fewer, max(int(count * (size - 2) / fewer), 2)
+    rho = neighbour_correlation([line for series in both_rows for line in detrended_rows(series)], 2.0, SURE)
+    inflation = (1.0 + rho) / (1.0 - rho)
+    variance = total / (count * size) / max(1.0 - 2.0 * inflation / size, LEAST_RESIDUAL_SHARE)
+    return float(np.sqrt(variance)), inflation, max(int(count * (size - 2) / inflation), 2)
 
 
 def _brief_noise(difference: np.ndarray) -> tuple[float, float, int]:
@@ -119,8 +119,8 @@ def _brief_noise(difference: np.ndarray) -> tuple[float, float, int]:
     n = len(difference)
     squares = [(difference[k:] - difference[:-k]) ** 2 for k in range(1, SHORT + 1)]
     # A collapse within a few steps is no noise, and would hide that it happened.
-    apart = [0.0, *(float(np.minimum(x, ODD * np.median(x) or np.inf).mean()) / 2.0 for x in squares)]
-    if not apart[-1]:
+    semivariances = [0.0, *(float(np.minimum(x, ODD * np.median(x) or np.inf).mean()) / 2.0 for x in squares)]
+    if not semivariances[-1]:
         return 0.0, 1.0, n
-    fewer = max(1.0 + 2.0 * sum(1.0 - power / apart[-1] for power in apart[1:SHORT]), 1.0)
-    return float(np.sqrt(apart[-1])), fewer, max(int(2.0 * n / 3.0 / float(np.sqrt(fewer))), 2)
+    inflation = max(1.0 + 2.0 * sum(1.0 - power / semivariances[-1] for power in semivariances[1:SHORT]), 1.0)
+    return float(np.sqrt(semivariances[-1])), inflation, max(int(2.0 * n / 3.0 / float(np.sqrt(inflation))), 2)

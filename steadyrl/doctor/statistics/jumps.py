@@ -12,7 +12,7 @@ import numpy as np
 
 from steadyrl.core.stats import MAD_TO_STD
 from steadyrl.doctor.series import Series
-from steadyrl.doctor.statistics.levels import per_independent
+from steadyrl.doctor.statistics.levels import variance_inflation
 
 WINDOW = 10  # points on either side
 NEAR = 3  # points on either side that have to show the change already
@@ -53,37 +53,39 @@ def jumps(series: Series, logarithm: bool = False) -> list[Jump]:
     if logarithm:
         x = np.log(np.maximum(x, x[x > 0].min() if (x > 0).any() else 1.0))
     if len(x) > MOST_POINTS:
-        every = -(-len(x) // MOST_POINTS)
-        covered = len(x) - len(x) % every
-        x, steps = x[:covered].reshape(-1, every).mean(axis=1), steps[:covered:every]
+        points_per_mean = -(-len(x) // MOST_POINTS)
+        covered = len(x) - len(x) % points_per_mean
+        x, steps = x[:covered].reshape(-1, points_per_mean).mean(axis=1), steps[:covered:points_per_mean]
     n = len(x)
     if n < 2 * WINDOW + WINDOW // 2:
         return []
-    at = np.arange(WINDOW, n - WINDOW + 1)  # first points of the later windows
+    starts = np.arange(WINDOW, n - WINDOW + 1)  # [n - 19], first points of the later windows
     windows = np.lib.stride_tricks.sliding_window_view(x, WINDOW)
     means, spread = windows.mean(axis=1), windows.var(axis=1, ddof=1)  # [n - 9] each
-    change = means[at] - means[at - WINDOW]
-    noise = np.sqrt((spread[at] + spread[at - WINDOW]) / 2.0)
-    floor = ROUNDING * np.maximum(np.abs(means[at]) + np.abs(means[at - WINDOW]), ROUNDING)
-    few = np.maximum(np.minimum(x[:-2], x[1:-1]), np.minimum(np.maximum(x[:-2], x[1:-1]), x[2:]))  # medians of three
-    near = few[at] - few[at - NEAR]
-    alike = per_independent(x[n % WINDOW :].reshape(-1, WINDOW))
-    clear = np.abs(change) > np.maximum(BEYOND_NOISE * noise * np.sqrt(2.0 * alike / WINDOW), floor)
-    shown = near / np.where(np.abs(change) > 0, change, np.inf)
-    open_ = clear & (shown >= AT_ONCE[0]) & (shown <= AT_ONCE[1])
-    left = np.flatnonzero(open_)
-    left = left[np.argsort(-np.abs(change[left]) / np.maximum(noise[left], floor[left]), kind="stable")]
+    change = means[starts] - means[starts - WINDOW]
+    noise = np.sqrt((spread[starts] + spread[starts - WINDOW]) / 2.0)
+    floor = ROUNDING * np.maximum(np.abs(means[starts]) + np.abs(means[starts - WINDOW]), ROUNDING)
+    # The median of each three successive points, [n - 2]: one outlier does not make a step.
+    medians = np.maximum(np.minimum(x[:-2], x[1:-1]), np.minimum(np.maximum(x[:-2], x[1:-1]), x[2:]))
+    near = medians[starts] - medians[starts - NEAR]
+    inflation = variance_inflation(x[n % WINDOW :].reshape(-1, WINDOW))
+    above_noise = np.abs(change) > np.maximum(BEYOND_NOISE * noise * np.sqrt(2.0 * inflation / WINDOW), floor)
+    share_at_once = near / np.where(np.abs(change) > 0, change, np.inf)
+    clear_at_once = above_noise & (share_at_once >= AT_ONCE[0]) & (share_at_once <= AT_ONCE[1])
+    candidates = np.flatnonzero(clear_at_once)
+    clarity = np.abs(change[candidates]) / np.maximum(noise[candidates], floor[candidates])
+    candidates = candidates[np.argsort(-clarity, kind="stable")]
     if n >= LONG:  # a few windows more or less do not change what is usual: one answer for all
-        left = left[np.abs(change[left]) > BEYOND_DRIFT * _usual(change)]
+        candidates = candidates[np.abs(change[candidates]) > BEYOND_DRIFT * _usual(change)]
     selected: list[Jump] = []
-    while len(left) and len(selected) < MOST:
-        i = int(left[0])
+    while len(candidates) and len(selected) < MOST:
+        i = int(candidates[0])
         nearby = slice(max(0, i - WINDOW + 1), i + WINDOW)
         if n < LONG and abs(change[i]) <= BEYOND_DRIFT * _usual(np.delete(change, nearby)):
-            left = left[1:]
+            candidates = candidates[1:]
             continue
-        selected.append(Jump(int(steps[at[i]]), float(means[at[i] - WINDOW]), float(means[at[i]])))
-        left = left[np.abs(left - i) >= WINDOW]
+        selected.append(Jump(int(steps[starts[i]]), float(means[starts[i] - WINDOW]), float(means[starts[i]])))
+        candidates = candidates[np.abs(candidates - i) >= WINDOW]
     return selected
 
 
@@ -91,13 +93,13 @@ def _usual(change: np.ndarray) -> float:
     return MAD_TO_STD * float(np.median(np.abs(change))) if len(change) else 0.0
 
 
-def shows_at(series: Series, step: int) -> bool:
+def has_jump_form_at(series: Series, step: int) -> bool:
     """Return True if a series has a step there that is a jump's by its form, and half as clear as one has to be.
 
     Enough to confirm a jump of something that the series is made of, not to tell one alone.
     """
-    at = int(np.searchsorted(series.steps, step))
-    before, after = series.values[max(0, at - WINDOW) : at], series.values[at : at + WINDOW]
+    index = int(np.searchsorted(series.steps, step))
+    before, after = series.values[max(0, index - WINDOW) : index], series.values[index : index + WINDOW]
     if min(len(before), len(after)) < WINDOW:
         return False
     change = float(after.mean() - before.mean())

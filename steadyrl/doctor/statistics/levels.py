@@ -34,7 +34,7 @@ APART = 4.0  # times the range of the later half that the first of few rows is o
 MOVING = 4.0  # times the usual scatter: a block in which the level jumps says nothing of the noise
 MOST_ALIKE = 0.9  # neighbouring steps' correlation that is allowed for at most
 SURE = 2.0  # standard errors by which the correlation may be higher than it seems
-KEPT_LEAST = 0.3  # share of the variance that lines are taken to leave at least
+LEAST_RESIDUAL_SHARE = 0.3  # share of the variance that a line within a block is taken to leave at least
 FEWEST_FREE = 8  # degrees of freedom, below which Student's quantiles would let nothing be seen
 # One split into two levels has no width: it finds what breaks within fewer steps than a block has, and in short logs.
 AFTER = 3  # points at the new level, at least: one bad batch is no loss
@@ -114,10 +114,10 @@ class Levels:
     def change(self) -> Change:
         """The change over the whole series, of a straight line through the block means."""
         k = len(self.means)
-        at = np.arange(k) - (k - 1) / 2.0
-        per_block = float(at @ self.means) / float(at @ at)
-        rest = self.means - self.means.mean() - per_block * at
-        error = k * max(self.noise, float(np.sqrt(rest @ rest / (k - 2)))) / float(np.sqrt(at @ at))
+        t = np.arange(k) - (k - 1) / 2.0  # [k], about 0: then the slope does not depend on the mean
+        per_block = float(t @ self.means) / float(t @ t)
+        residuals = self.means - self.means.mean() - per_block * t
+        error = k * max(self.noise, float(np.sqrt(residuals @ residuals / (k - 2)))) / float(np.sqrt(t @ t))
         change, reach = k * per_block, student_quantile(self.freedom, 0.975) * error
         return Change(change, error, change - reach, change + reach)
 
@@ -127,15 +127,15 @@ class Levels:
         The noise of a mean of several blocks is less than that of one, so that long parts tell what single blocks hide.
         """
         clearest, lost = 1.0, None
-        for since in range(1, len(self.means)):
-            after = float(self.means[since:].mean())
-            for first in range(since):
-                before = float(self.means[first:since].mean())
-                least = self.least * float(np.sqrt((1.0 / (since - first) + 1.0 / (len(self.means) - since)) / 2.0))
+        for split in range(1, len(self.means)):
+            after = float(self.means[split:].mean())
+            for first in range(split):
+                before = float(self.means[first:split].mean())
+                least = self.least * float(np.sqrt((1.0 / (split - first) + 1.0 / (len(self.means) - split)) / 2.0))
                 if before - max(after, self.end) > max(worth, clearest * least):
                     clearest = (before - after) / least
-                    highest = first + int(self.means[first:since].argmax())
-                    lost = Drop(int(self.steps[since]), before, after, int(self.steps[highest]))
+                    highest = first + int(self.means[first:split].argmax())
+                    lost = Drop(int(self.steps[split]), before, after, int(self.steps[highest]))
         return lost
 
     @property
@@ -151,7 +151,7 @@ def measure(series: Series) -> Levels | None:
         return None
     count = BLOCKS if n >= LONG else min(n, FEWEST)
     starts = block_starts(n, count)
-    means = np.add.reduceat(series.values, starts) / np.diff(starts, append=n)
+    means = np.add.reduceat(series.values, starts) / np.diff(starts, append=n)  # [count]
     noise, freedom = _error_of_mean(series, n // count)
     if n >= LONG:
         noise = max(noise, scatter(means))
@@ -159,8 +159,9 @@ def measure(series: Series) -> Levels | None:
     pairs = count * (count - 1) / 2
     least = noise * float(np.sqrt(2.0)) * student_quantile(max(freedom, FEWEST_FREE), 1.0 - RISK / (2.0 * pairs))
     late = series.values[-max(FEWEST // 2, n // 2) :]
-    level = abs(float(series.values[0] - np.median(late))) > APART * np.ptp(late)
-    ordered = n < TWO_LINES and (n < FEWEST or _sparse(series)) and (level or abs(order(series.values)) > ORDERED)
+    starts_apart = abs(float(series.values[0] - np.median(late))) > APART * np.ptp(late)
+    by_order = n < TWO_LINES and (n < FEWEST or _sparse(series))  # where lines fit less well than the order tells
+    ordered = by_order and (starts_apart or abs(kendall_z(series.values)) > ORDERED)
     if ordered:
         first, *_, last = (float(third.mean()) for third in np.array_split(series.values, 3))
         least = min(least, abs(last - first) / 2.0)
@@ -171,7 +172,7 @@ def _sparse(series: Series) -> bool:
     return bool(np.ptp(series.steps) >= SPARSE * (len(series) - 1))
 
 
-def order(x: np.ndarray) -> float:
+def kendall_z(x: np.ndarray) -> float:
     """Return Kendall's statistic of x [n >= 3] in its standard deviations: how far its order is from one by chance."""
     n = len(x)
     signs = float(np.sign(x[None, :] - x[:, None])[np.triu_indices(n, 1)].sum())
@@ -181,57 +182,59 @@ def order(x: np.ndarray) -> float:
 def _error_of_mean(series: Series, size: int) -> tuple[float, int]:
     """Return the standard error of a mean of ``size`` successive values, and the degrees of freedom it is known by."""
     sparse = _sparse(series)
-    most = float(np.abs(series.values).max()) or 1.0  # a diverged run logs 1e300, which has no square
-    errors = _about_parts(series.values / most, TWO_IF_SPARSE if sparse else TWO_LINES)
-    points, length = sum(map(len, errors)), sum(map(len, errors)) / len(errors)
-    total = sum(float(part @ part) for part in errors)
+    scale = float(np.abs(series.values).max()) or 1.0  # a diverged run logs 1e300, which has no square
+    residuals = _line_residuals(series.values / scale, TWO_IF_SPARSE if sparse else TWO_LINES)
+    points, length = sum(map(len, residuals)), sum(map(len, residuals)) / len(residuals)
+    total = sum(float(part @ part) for part in residuals)
     if total <= 0.0:
         return 0.0, points
     if points < TWO_LINES:  # which do not tell their likeness
-        alike = 0.0 if sparse else MOST_ALIKE
+        rho = 0.0 if sparse else MOST_ALIKE
     else:
-        alike = likeness(errors, 2.0, 0.0 if sparse or len(series) >= LONG else SURE)
-    fewer = (1.0 + alike) / (1.0 - alike)
-    variance = total / points / max(1.0 - 2.0 * fewer / length, KEPT_LEAST)
-    return most * float(np.sqrt(variance * min(fewer / size, 1.0))), int((points - 2 * len(errors)) / fewer)
+        rho = neighbour_correlation(residuals, 2.0, 0.0 if sparse or len(series) >= LONG else SURE)
+    inflation = (1.0 + rho) / (1.0 - rho)
+    variance = total / points / max(1.0 - 2.0 * inflation / length, LEAST_RESIDUAL_SHARE)
+    return scale * float(np.sqrt(variance * min(inflation / size, 1.0))), int((points - 2 * len(residuals)) / inflation)
 
 
-def _about_parts(x: np.ndarray, two: int) -> list[np.ndarray]:
-    """Return the distances of x [n] from lines: in blocks of a long series, in two parts of one of ``two`` points."""
+def _line_residuals(x: np.ndarray, two_lines_from: int) -> list[np.ndarray]:
+    """Return the distances of x [n] from lines: in blocks of a long series, in two parts from so many points on."""
     n = len(x)
     if n >= LONG:
-        rows = about_lines(x[n % BLOCKS :].reshape(BLOCKS, -1))
+        rows = detrended_rows(x[n % BLOCKS :].reshape(BLOCKS, -1))
         power = (rows * rows).sum(axis=1)  # [count]
         return list(rows[power <= MOVING * np.median(power)])
-    if n < two:
-        return [about_line(x)]
-    at = parting(x, max(LEAST_LINE, n // EARLIEST), max(n // TWO_LINES, 1))
-    return [about_line(x[:at]), about_line(x[at:])]
+    if n < two_lines_from:
+        return [detrended(x)]
+    split = two_line_split(x, max(LEAST_LINE, n // EARLIEST), max(n // TWO_LINES, 1))
+    return [detrended(x[:split]), detrended(x[split:])]
 
 
-def parting(x: np.ndarray, least: int, apart: int = 1) -> int | None:
+def two_line_split(x: np.ndarray, least: int, stride: int = 1) -> int | None:
     """Return the index at which two straight lines through x [n] part best, or None with fewer than 2 ``least`` values.
 
     Args:
         x: [n].
         least: Values of each line, at least.
-        apart: Between the places that are tried.
+        stride: Between the indices that are tried.
     """
     n = len(x)
-    places = np.arange(least, n - least + 1, apart)
-    if not len(places):
+    splits = np.arange(least, n - least + 1, stride)
+    if not len(splits):
         return None
-    even = about_line(x)  # a line less: the sums of squares below would drown in those of a high level
-    return int(places[int((_beside_line(even)[places] + _beside_line(even[::-1])[n - places]).argmin())])
+    residuals = detrended(x)  # a line less: the sums of squares below would drown in those of a high level
+    return int(
+        splits[int((_squared_residuals(residuals)[splits] + _squared_residuals(residuals[::-1])[n - splits]).argmin())]
+    )
 
 
-def _beside_line(x: np.ndarray) -> np.ndarray:
+def _squared_residuals(x: np.ndarray) -> np.ndarray:
     """Return [n + 1] the squared distances from a straight line in the first 0 to n values of x [n], all at once."""
     count = np.arange(1.0, len(x) + 1.0)
-    total, along = np.cumsum(x), np.cumsum(x * count)
-    along -= total * (count + 1.0) / 2.0  # about the middle of the first ``count`` points
+    sums, moments = np.cumsum(x), np.cumsum(x * count)
+    moments -= sums * (count + 1.0) / 2.0  # about the middle of the first ``count`` points
     spread = np.maximum(count * (count * count - 1.0) / 12.0, 1.0)
-    return np.append(0.0, np.cumsum(x * x) - total * total / count - along * along / spread)
+    return np.append(0.0, np.cumsum(x * x) - sums * sums / count - moments * moments / spread)
 
 
 def scatter(x: np.ndarray) -> float:
@@ -242,18 +245,18 @@ def scatter(x: np.ndarray) -> float:
     return float(MAD_TO_STD * np.median(np.abs(np.diff(x, 2))) / np.sqrt(6.0))
 
 
-def about_line(x: np.ndarray) -> np.ndarray:
+def detrended(x: np.ndarray) -> np.ndarray:
     """Return the distances of x [n] from its straight line."""
-    return np.asarray(about_lines(x[None])[0])
+    return np.asarray(detrended_rows(x[None])[0])
 
 
-def about_lines(rows: np.ndarray) -> np.ndarray:
+def detrended_rows(rows: np.ndarray) -> np.ndarray:
     """Return what a straight line in each of ``rows`` [count, size] leaves."""
-    at = np.arange(rows.shape[1]) - (rows.shape[1] - 1) / 2.0
-    return np.asarray(rows - rows.mean(axis=1, keepdims=True) - np.outer(rows @ at, at) / float(at @ at))
+    t = np.arange(rows.shape[1]) - (rows.shape[1] - 1) / 2.0
+    return np.asarray(rows - rows.mean(axis=1, keepdims=True) - np.outer(rows @ t, t) / float(t @ t))
 
 
-def per_independent(rows: np.ndarray) -> float:
+def variance_inflation(rows: np.ndarray) -> float:
     """Return how many neighbouring steps tell as much as one independent step, AR(1) noise assumed: 1 to 19.
 
     Args:
@@ -262,27 +265,27 @@ def per_independent(rows: np.ndarray) -> float:
     errors = rows - rows.mean(axis=1, keepdims=True)
     power = (errors * errors).sum(axis=1)  # [count]
     # Blocks in which the level jumps or climbs tell nothing of the noise.
-    alike = likeness(list(errors[power <= MOVING * np.median(power)] if len(rows) > 3 else errors), 1.0)
-    return (1.0 + alike) / (1.0 - alike)
+    rho = neighbour_correlation(list(errors[power <= MOVING * np.median(power)] if len(rows) > 3 else errors), 1.0)
+    return (1.0 + rho) / (1.0 - rho)
 
 
-def likeness(errors: Sequence[np.ndarray], lost: float, sure: float = 0.0) -> float:
+def neighbour_correlation(errors: Sequence[np.ndarray], lost_freedom: float, margin: float = 0.0) -> float:
     """Return the correlation of neighbours, 0 to 0.9, in what was left when each part lost some degrees of freedom.
 
     Args:
         errors: [size] of each part; distances from its own mean or line.
-        lost: Degrees of freedom that each has lost: 1 to a mean, 2 to a line.
-        sure: Standard errors that are added: noise that remembers looks like a course.
+        lost_freedom: Degrees of freedom that each has lost: 1 to a mean, 2 to a line.
+        margin: Standard errors that are added: noise that remembers looks like a course.
     """
     total, points = sum(float(part @ part) for part in errors), sum(map(len, errors))
     if total <= 0.0:
         return 0.0
     size = points / len(errors)
-    alike = sum(float(part[1:] @ part[:-1]) for part in errors) / total
+    rho = sum(float(part[1:] @ part[:-1]) for part in errors) / total
     # What is taken out of each part lowers the correlation by about (lost + 4 alike) / size.
-    alike = (size * alike + lost) / max(size - 4.0, size / 2.0)
-    alike += sure * float(np.sqrt(max(1.0 - alike * alike, 0.0) / points))
-    return min(max(alike, 0.0), MOST_ALIKE)
+    rho = (size * rho + lost_freedom) / max(size - 4.0, size / 2.0)
+    rho += margin * float(np.sqrt(max(1.0 - rho * rho, 0.0) / points))
+    return min(max(rho, 0.0), MOST_ALIKE)
 
 
 @dataclass(frozen=True)
@@ -297,9 +300,9 @@ class Drop:
 
     def began(self, series: Series) -> int:
         """Return the step from which on a series fell, steadily or at once: where two lines from its height on part."""
-        since = series.steps >= self.highest_from
-        at, rows = parting(series.values[since], LEAST_LINE), series.steps[since]
-        return self.step if at is None else int(rows[at])
+        later = series.steps >= self.highest_from
+        split, steps = two_line_split(series.values[later], LEAST_LINE), series.steps[later]
+        return self.step if split is None else int(steps[split])
 
 
 def drop(series: Series) -> Drop | None:
@@ -313,16 +316,16 @@ def drop(series: Series) -> Drop | None:
     n = len(series)
     if n < AFTER + 1:
         return None
-    x, k = series.values, np.arange(1, n - AFTER + 1)  # points before the split
+    x, counts = series.values, np.arange(1, n - AFTER + 1)  # points before the split
     with np.errstate(over="ignore", invalid="ignore"):
         sums = np.cumsum(x)
-        errors = float(x @ x) - sums[k - 1] ** 2 / k - (sums[-1] - sums[k - 1]) ** 2 / (n - k)
-    at = int(errors.argmin())  # of a NaN, where there is one
-    place, left = int(k[at]), float(errors[at])
-    if not np.isfinite(left):
+        errors = float(x @ x) - sums[counts - 1] ** 2 / counts - (sums[-1] - sums[counts - 1]) ** 2 / (n - counts)
+    best = int(errors.argmin())  # of a NaN, where there is one
+    split, squared_error = int(counts[best]), float(errors[best])
+    if not np.isfinite(squared_error):
         return None
-    before, after = float(x[:place].mean()), float(x[place:].mean())
-    scatter = float(np.sqrt(max(left, 0.0) / max(n - 2, 1)))
-    clear = DROP_CLEAR if place >= AFTER else DROP_CLEAR_FROM_FEW
-    least = clear * max(scatter, ROUNDING * max(abs(before), abs(after)))
-    return Drop(int(series.steps[place]), before, after) if before - after > least else None
+    before, after = float(x[:split].mean()), float(x[split:].mean())
+    scatter = float(np.sqrt(max(squared_error, 0.0) / max(n - 2, 1)))
+    least_scatters = DROP_CLEAR if split >= AFTER else DROP_CLEAR_FROM_FEW
+    least = least_scatters * max(scatter, ROUNDING * max(abs(before), abs(after)))
+    return Drop(int(series.steps[split]), before, after) if before - after > least else None

@@ -77,10 +77,10 @@ def direction(series: Series) -> int:
         return 0
     if blocks.rose or blocks.fell:
         return 1 if blocks.rose else -1
-    few, settled = max(5, len(series) // 30), series.values[len(series) // 2 :]
+    first_rows, settled = max(5, len(series) // 30), series.values[len(series) // 2 :]
     per_block = len(series) / len(blocks.means)
-    quick = QUICK * float(settled.std()) if len(series) >= SETTLED else np.inf
-    for rows, least in ((FIRST, quick), (few, blocks.least * np.sqrt(max(per_block / few, 1.0)))):
+    quick_rise = QUICK * float(settled.std()) if len(series) >= SETTLED else np.inf
+    for rows, least in ((FIRST, quick_rise), (first_rows, blocks.least * np.sqrt(max(per_block / first_rows, 1.0)))):
         change = blocks.end - float(series.values[:rows].mean())
         if abs(change) > least:
             return int(np.sign(change))
@@ -126,14 +126,14 @@ def rises(run: Run) -> bool:
 
 def gained(run: Run) -> bool:
     """Return True if held-out problems earned more after training than before it, by more than noise."""
-    several = [gain for gain in run.gains.values() if len(gain) >= FEWEST_PROBLEMS]
-    return any(paired_difference(np.zeros(len(gain)), gain).low > 0 for gain in several)
+    gains = [gain for gain in run.gains.values() if len(gain) >= FEWEST_PROBLEMS]
+    return any(paired_difference(np.zeros(len(gain)), gain).low > 0 for gain in gains)
 
 
 def goals(run: Run, family: str) -> dict[str, Series]:
     """Return the measurements of a family of which more is better."""
-    every = run.with_prefix(family)
-    return {name: series for name, series in every.items() if not any(word in name.lower() for word in NO_GOAL)}
+    measurements = run.with_prefix(family)
+    return {name: series for name, series in measurements.items() if not any(word in name.lower() for word in NO_GOAL)}
 
 
 def heldout_rises(run: Run) -> bool | None:
@@ -141,11 +141,11 @@ def heldout_rises(run: Run) -> bool | None:
 
     Each has few points: the later half is compared with the first point, and 2 % of it count as no change.
     """
-    several = [series for series in goals(run, "heldout/").values() if len(series) >= 2]
-    if not several:
+    measurements = [series for series in goals(run, "heldout/").values() if len(series) >= 2]
+    if not measurements:
         return None
     rose = 0
-    for series in several:
+    for series in measurements:
         first, later = float(series.values[0]), float(np.mean(series.values[len(series) // 2 :]))
         rose += int(later > first + 0.02 * abs(first)) - int(later < first - 0.02 * abs(first))
     return rose > 0
@@ -156,9 +156,9 @@ def update_size(run: Run) -> Series | None:
 
     Without the steps in which only the value head learns.
     """
-    size, head_alone = find(run, "kl_old"), setting(run, "value_warmup_steps") or 0.0
-    trained = None if size is None else size.select(size.steps >= head_alone)
-    return replace(trained, values=np.abs(trained.values)) if trained else None
+    size, warmup_steps = find(run, "kl_old"), setting(run, "value_warmup_steps") or 0.0
+    updates = None if size is None else size.select(size.steps >= warmup_steps)
+    return replace(updates, values=np.abs(updates.values)) if updates else None
 
 
 def entropy_lost(run: Run) -> bool:
@@ -177,8 +177,9 @@ def entropy_lost_since(run: Run) -> int | None:
     entropy = find(run, "entropy")
     if entropy is None or not entropy_lost(run):
         return None
-    some = np.flatnonzero(entropy.values >= LOST_ENTROPY * highest_start(entropy))  # one of the first rows at least
-    return int(entropy.steps[min(int(some[-1]) + 1, len(entropy) - 1)])
+    # Never empty: the highest of the first rows is at or above a share of itself.
+    above = np.flatnonzero(entropy.values >= LOST_ENTROPY * highest_start(entropy))
+    return int(entropy.steps[min(int(above[-1]) + 1, len(entropy) - 1)])
 
 
 def large_signs(run: Run) -> list[tuple[int, str]]:
@@ -188,12 +189,15 @@ def large_signs(run: Run) -> list[tuple[int, str]]:
         ("KL of one step's updates", update_size(run), KL_OLD_LARGE),
         ("clip fraction", None if run.traits.clips_by_design else run.get("clip_fraction"), CLIP_LARGE),
     ):
-        since = None if series is None else first_lasting(series, series.values > limit, LASTING)
-        if since is None and series is not None and name.startswith("KL"):
-            since = _lost_soon(series)
-        if series is not None and since is not None:
+        if series is None:
+            continue
+        first_step = first_lasting(series, series.values > limit, LASTING)
+        if first_step is None and name.startswith("KL"):
+            first_step = _lost_soon(series)
+        if first_step is not None:
             usual = number(float(np.median(series.values[series.values > limit])))
-            signs.append((since, f"the {name} is above {limit} from step {since} on (median of such steps: {usual})"))
+            sentence = f"the {name} is above {limit} from step {first_step} on (median of such steps: {usual})"
+            signs.append((first_step, sentence))
     return signs
 
 
@@ -208,7 +212,7 @@ def _lost_soon(size: Series) -> int | None:
 
 def large_updates(run: Run, until: int | None) -> tuple[str, ...]:
     """Return the sentences of ``large_signs`` that began at or before a step; None takes all."""
-    return tuple(sentence for since, sentence in large_signs(run) if until is None or since <= until)
+    return tuple(sentence for first_step, sentence in large_signs(run) if until is None or first_step <= until)
 
 
 def moves_at_once(run: Run) -> bool:
@@ -254,16 +258,16 @@ def kl_coef(run: Run, like: Series) -> np.ndarray | None:
     """Return the coefficient of the KL penalty at the steps of ``like`` [n], the last known one at each; or None."""
     logged = run.get("kl_coef")
     if logged is not None:
-        at = np.searchsorted(logged.steps, like.steps, side="right") - 1
-        return np.asarray(logged.values[np.maximum(at, 0)])
+        indices = np.searchsorted(logged.steps, like.steps, side="right") - 1  # [n], -1 before the first one
+        return np.asarray(logged.values[np.maximum(indices, 0)])
     fixed = setting(run, "kl_coef")
     return None if fixed is None else np.full(len(like), fixed)
 
 
 def reward_spread(run: Run) -> Series | None:
     """Return the spread of a step's rewards: of all, of those of one prompt, or of the only part; or None."""
-    parts = list(run.with_prefix("reward_part_std/").values())
-    return run.get("reward_std") or run.get("reward_std_within") or (parts[0] if len(parts) == 1 else None)
+    spreads = list(run.with_prefix("reward_part_std/").values())
+    return run.get("reward_std") or run.get("reward_std_within") or (spreads[0] if len(spreads) == 1 else None)
 
 
 def worth_having(run: Run, level: float) -> float:
@@ -285,10 +289,10 @@ def highest(reward: Series) -> float | None:
 
     It is 1 of a share, and a level that several rows reach exactly and none exceeds.
     """
-    most, least = float(reward.values.max()), float(reward.values.min())
-    if least >= 0.0 and most <= 1.0:
+    maximum, minimum = float(reward.values.max()), float(reward.values.min())
+    if minimum >= 0.0 and maximum <= 1.0:
         return 1.0
-    return most if int((reward.values == most).sum()) >= SEVERAL_AT_MOST else None
+    return maximum if int((reward.values == maximum).sum()) >= SEVERAL_AT_MOST else None
 
 
 def at_top(reward: Series) -> bool:
@@ -302,14 +306,14 @@ def solved(run: Run) -> bool:
 
     Then nothing holds the policy back, whatever else pulls at it.
     """
-    reward, most, spread = run.get("reward"), run.get("reward_max"), reward_spread(run)
+    reward, best_rewards, spread = run.get("reward"), run.get("reward_max"), reward_spread(run)
     if reward is None:
         return False
     if spread is not None and spread.values.any() and tail(spread) <= ALL_ALIKE * head(spread):
         return True
-    if most is None:
+    if best_rewards is None:
         return False
-    best, start = float(most.values.max()), head(reward)
+    best, start = float(best_rewards.values.max()), head(reward)
     return tail(reward) - start >= NEAR_BEST * (best - start) > 0.0
 
 
@@ -319,14 +323,14 @@ def near_best(run: Run, share: float = MOST_OF_IT) -> bool | None:
     What can be earned is what the best completions earn, or the sum of the weights, the most that rewards between 0 and
     1 pay.
     """
-    reward, most = run.get("reward"), run.get("reward_max")
+    reward, best_rewards = run.get("reward"), run.get("reward_max")
     if reward is None or not learns(run) or direction(reward) < 0:
         return False
     weights = reward_weights(run).values()
     paid = sum(max(weight, 0.0) for weight in weights)
     if weights and not paid:
         return False  # rewards that only take away, perhaps by a wrong sign
-    best = max(paid, float(most.values.max()) if most is not None else -np.inf)
+    best = max(paid, float(best_rewards.values.max()) if best_rewards is not None else -np.inf)
     start = head(reward)
     return tail(reward) - start >= share * (best - start) if best > 0 else None
 
@@ -337,9 +341,9 @@ def falls_short(run: Run) -> bool:
     Where the best is not known, it falls short if it rises by less than a standard deviation of the completions'
     rewards.
     """
-    reward, spread, near = run.get("reward"), reward_spread(run), near_best(run)
-    if reward is None or near is not None:
-        return reward is not None and not near
+    reward, spread, is_near_best = run.get("reward"), reward_spread(run), near_best(run)
+    if reward is None or is_near_best is not None:
+        return reward is not None and not is_near_best
     return spread is not None and tail(reward) - head(reward) < head(spread)
 
 
@@ -368,11 +372,11 @@ def share_with_spike(series: Series | None, steps: np.ndarray, before: int = 5) 
     count = np.zeros(len(series) + 1)
     count[1:][strays(series)] = 1.0
     count = np.cumsum(count)  # [n + 1], spikes among the first i points
-    at = np.searchsorted(series.steps, steps, side="right")
-    return float((count[at] > count[np.maximum(at - before - 1, 0)]).mean())
+    stops = np.searchsorted(series.steps, steps, side="right")
+    return float((count[stops] > count[np.maximum(stops - before - 1, 0)]).mean())
 
 
-def goes_with(run: Run, steps: np.ndarray, candidates: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+def coincident_cause(run: Run, steps: np.ndarray, candidates: Mapping[str, Sequence[str]]) -> tuple[str, str]:
     """Return what leaves its usual range at, or just before, at least half of some steps, and a sentence.
 
     Args:

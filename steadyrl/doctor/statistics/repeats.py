@@ -21,12 +21,12 @@ def without_repeats(run: Run) -> Run:
     reward = run.get("reward")
     if reward is None or _first_writings(reward) is reward:
         return run
-    series = {name: tuple(map(_first_writings, several)) for name, several in run.series.items()}
+    series = {name: tuple(map(_first_writings, estimates)) for name, estimates in run.series.items()}
     return replace(run, series=series, notes=(*run.notes, "Values are repeated; the first writing of each counts."))
 
 
 def _first_writings(series: Series) -> Series:
     """Return a series without its repetitions; the series itself where equal values are none."""
-    new, distinct = np.append(True, series.values[1:] != series.values[:-1]), len(np.unique(series.values))
-    few = len(series) < 2 * DISTINCT or 1.0 - new[1:].mean() < REPEATED
-    return series if few or distinct < max(DISTINCT, RECURS * new.sum()) else series.select(new)
+    changed, distinct = np.append(True, series.values[1:] != series.values[:-1]), len(np.unique(series.values))
+    unrepeated = len(series) < 2 * DISTINCT or 1.0 - changed[1:].mean() < REPEATED
+    return series if unrepeated or distinct < max(DISTINCT, RECURS * changed.sum()) else series.select(changed)

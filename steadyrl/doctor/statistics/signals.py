@@ -38,8 +38,8 @@ def _rows(series: Series, share: float, least: int) -> int:
 
 def block_medians(series: Series) -> tuple[np.ndarray, np.ndarray]:
     """Return (first step of each block, its median); fewer blocks where there are fewer values."""
-    parts = np.array_split(np.arange(len(series)), min(BLOCKS, len(series)))
-    return series.steps[[p[0] for p in parts]], np.array([np.median(series.values[p]) for p in parts])
+    blocks = np.array_split(np.arange(len(series)), min(BLOCKS, len(series)))
+    return series.steps[[rows[0] for rows in blocks]], np.array([np.median(series.values[rows]) for rows in blocks])
 
 
 def first_lasting(series: Series, bad: np.ndarray, lasting: int = 3) -> int | None:
@@ -79,16 +79,16 @@ def bursts(series: Series, factor: float) -> np.ndarray:
         series: Finite values; those that are not above 0 are passed over.
         factor: > 1, times the median of the 100 points before.
     """
-    above = np.flatnonzero(series.values > 0)
-    if len(above) <= BURSTS_FROM:
+    positive = np.flatnonzero(series.values > 0)
+    if len(positive) <= BURSTS_FROM:
         return np.zeros(0, np.int64)
-    excess, scale = _against_usual(series.select(above))
-    far = np.flatnonzero((excess > SPIKE_Z * scale) & (excess > np.log(factor)))
-    far = far[far >= BURSTS_FROM]
-    near = np.diff(far) <= 2
-    confirmed = np.append(near, False) | np.insert(near, 0, False) if len(far) else np.zeros(0, bool)
-    many = len(far) >= max(MANY_SPIKES, MANY_SPIKES_SHARE * len(above))
-    return above[far if many else far[confirmed]]
+    excess, scale = _against_usual(series.select(positive))
+    spikes = np.flatnonzero((excess > SPIKE_Z * scale) & (excess > np.log(factor)))
+    spikes = spikes[spikes >= BURSTS_FROM]
+    adjacent = np.diff(spikes) <= 2
+    confirmed = np.append(adjacent, False) | np.insert(adjacent, 0, False) if len(spikes) else np.zeros(0, bool)
+    numerous = len(spikes) >= max(MANY_SPIKES, MANY_SPIKES_SHARE * len(positive))
+    return positive[spikes if numerous else spikes[confirmed]]
 
 
 def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -96,15 +96,15 @@ def _against_usual(series: Series) -> tuple[np.ndarray, np.ndarray]:
     x = series.values
     if (x > 0).all():
         x = np.log(x)
-    every = max(10, len(x) // SPIKE_RENEWALS)
-    starts = np.arange(MIN_STEPS // 2, len(x), every)  # judged: x[s : s + every], by x[max(0, s - window) : s]
+    stride = max(10, len(x) // SPIKE_RENEWALS)
+    starts = np.arange(MIN_STEPS // 2, len(x), stride)  # judged: x[s : s + stride], by x[max(0, s - window) : s]
     padded = np.concatenate([np.full(SPIKE_WINDOW, np.nan), x])
     earlier = np.lib.stride_tricks.sliding_window_view(padded, SPIKE_WINDOW)[starts]  # [m, window]
     centre = np.nanmedian(earlier, axis=1)  # the first windows are not whole
     scale = np.nanmedian(np.abs(earlier - centre[:, None]), axis=1)
     floor = 1e-3 * np.maximum(np.abs(centre), 1e-12)  # a series that hardly moved has no scale of its own
     scale = np.maximum(MAD_TO_STD * scale, floor)
-    times = np.full(len(starts), every)
+    times = np.full(len(starts), stride)
     times[0] += starts[0]
     times[-1] += len(x) - times.sum()
     excess = x - np.repeat(centre, times)

@@ -13,15 +13,15 @@ def open_article(rng: random.Random, level: int) -> Quest:
     """One link of a menu."""
     count = by_level(level, 2, 4, 6, 9)
     articles = rng.sample(NOUNS, count) if level < 3 else names(rng, count, alike=level == 4)
-    wanted = rng.choice(articles)
+    article = rng.choice(articles)
     return Quest(
-        goal=f"open {wanted}",
+        goal=f"open {article}",
         world=World(articles=articles),
         start="/help",
         milestones=(),
-        solved=lambda world: world.did("read")[:1] == [wanted],
+        solved=lambda world: world.did("read")[:1] == [article],
         over=lambda world: bool(world.did("read")),
-        plan=(Step("click", "link", wanted),),
+        plan=(Step("click", "link", article),),
     )
 
 
@@ -83,7 +83,6 @@ def lookup(rng: random.Random, level: int) -> Quest:
 
 
 def _help_desk(rng: random.Random, level: int) -> tuple[World, int, Ticket, str]:
-    """Return a site with tickets, one of them, and where to start."""
     count = by_level(level, 1, 2, 4, 8)
     subjects = rng.sample(NOUNS, count) if level < 3 else names(rng, count)
     tickets = [Ticket(s, c) for s, c in zip(subjects, rng.sample(CUSTOMERS, count), strict=True)]

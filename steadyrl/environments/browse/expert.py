@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from steadyrl.environments.browse.browser.snapshot import Element, Snapshot, Window
 from steadyrl.environments.browse.quest import Quest, Step
-from steadyrl.environments.browse.view import way_to
+from steadyrl.environments.browse.view import scroll_toward
 
 
-def advise(quest: Quest, snapshot: Snapshot, window: Window, astray: bool = False) -> str:
+def advise(quest: Quest, snapshot: Snapshot, window: Window, can_go_back: bool = False) -> str:
     """Return the action that the expert would take, from what the page shows.
 
     It looks for the last due click of its plan whose element is on the page, after setting whatever the plan has set
@@ -17,44 +17,44 @@ def advise(quest: Quest, snapshot: Snapshot, window: Window, astray: bool = Fals
         quest: Whose plan it follows.
         snapshot: The page.
         window: What is in view of it.
-        astray: Whether there is a page to go back to.
+        can_go_back: Whether there is a page to go back to.
     """
-    before: list[Step] = []
-    chosen: tuple[list[Step], Step] | None = None
+    settings: list[Step] = []
+    due_click: tuple[list[Step], Step] | None = None
     for step in quest.plan:
         if not step.when(quest.world):
             continue
         if step.verb in ("type", "select", "tick"):
-            before.append(step)
+            settings.append(step)
             continue
         if _is_here(step, snapshot):
-            chosen = (before, step)
-        before = []
-    if chosen is None:
-        return _turn_page(snapshot, window, astray)
-    for step in (*chosen[0], chosen[1]):
+            due_click = (settings, step)
+        settings = []
+    if due_click is None:
+        return _turn_page(snapshot, window, can_go_back)
+    for step in (*due_click[0], due_click[1]):
         if step.verb == "stop":
             return f'stop "{step.name}"'
         match _find(step, snapshot):
             case number, element if not _is_set(step, element):
-                return _say(step, number, window)
-    return _turn_page(snapshot, window, astray)
+                return _action(step, number, window)
+    return _turn_page(snapshot, window, can_go_back)
 
 
-def _say(step: Step, number: int, window: Window) -> str:
-    if way := way_to(number, window):
-        return way
+def _action(step: Step, number: int, window: Window) -> str:
+    if scroll := scroll_toward(number, window):
+        return scroll
     if step.verb in ("type", "select"):
         return f'{step.verb} {number} " {step.text} "'
     return f"click {number}"
 
 
-def _turn_page(snapshot: Snapshot, window: Window, astray: bool) -> str:
+def _turn_page(snapshot: Snapshot, window: Window, can_go_back: bool) -> str:
     step = Step("click", "link", "next")
     match _find(step, snapshot):
         case number, _:
-            return _say(step, number, window)
-    return "back" if astray else 'stop ""'
+            return _action(step, number, window)
+    return "back" if can_go_back else 'stop ""'
 
 
 def _is_here(step: Step, snapshot: Snapshot) -> bool:
@@ -70,13 +70,13 @@ def _is_set(step: Step, element: Element) -> bool:
 
 
 def _find(step: Step, snapshot: Snapshot) -> tuple[int, Element] | None:
-    """Return a step's element on the page, with its number."""
     number = 0
     for line in snapshot.lines:
-        near = not step.beside or step.beside in {piece.name if isinstance(piece, Element) else piece for piece in line}
+        texts = {piece.name if isinstance(piece, Element) else piece for piece in line}
+        is_beside = not step.beside or step.beside in texts
         for piece in line:
             if isinstance(piece, Element):
-                if near and (piece.kind, piece.name) == (step.kind, step.name):
+                if is_beside and (piece.kind, piece.name) == (step.kind, step.name):
                     return number, piece
                 number += 1
     return None

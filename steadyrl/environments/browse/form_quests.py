@@ -13,27 +13,27 @@ from steadyrl.environments.browse.world import World
 def press(rng: random.Random, level: int) -> Quest:
     """One button among others."""
     buttons = rng.sample(COMMANDS, by_level(level, 2, 4, 6, 9))
-    wanted = rng.choice(buttons)
+    button = rng.choice(buttons)
     return Quest(
-        goal=f"press {wanted}",
+        goal=f"press {button}",
         world=World(buttons=buttons),
         start="/panel",
         milestones=(),
-        solved=lambda world: world.did("press") == [wanted],
+        solved=lambda world: world.did("press") == [button],
         over=lambda world: bool(world.did("press")),
-        plan=(Step("click", "button", wanted),),
+        plan=(Step("click", "button", button),),
     )
 
 
 def tick(rng: random.Random, level: int) -> Quest:
     """Boxes of a form, the named ones and no others."""
     boxes = rng.sample(SWITCHES, by_level(level, 2, 3, 4, 6))
-    wanted = dict.fromkeys(rng.sample(boxes, by_level(level, 1, 1, 2, 3)), "on")
+    values = dict.fromkeys(rng.sample(boxes, by_level(level, 1, 1, 2, 3)), "on")
     return _settings_quest(
-        goal="tick " + " and ".join(wanted),
+        goal="tick " + " and ".join(values),
         world=World(form=tuple(Box(name) for name in boxes)),
-        wanted=wanted,
-        plan=[Step("tick", "checkbox", name) for name in wanted],
+        values=values,
+        plan=[Step("tick", "checkbox", name) for name in values],
     )
 
 
@@ -41,25 +41,25 @@ def pick(rng: random.Random, level: int) -> Quest:
     """An option of a list, or of two."""
     lists = rng.sample(sorted(CHOICES), by_level(level, 1, 1, 2, 3))
     options = {name: rng.sample(CHOICES[name], by_level(level, 2, 4, 4, 6)) for name in lists}
-    wanted = {name: rng.choice(options[name][1:]) for name in lists[: by_level(level, 1, 1, 2, 2)]}
+    values = {name: rng.choice(options[name][1:]) for name in lists[: by_level(level, 1, 1, 2, 2)]}
     return _settings_quest(
-        goal=_wishes(wanted),
+        goal=_set_goal(values),
         world=World(form=tuple(Choice(name, tuple(options[name]), options[name][0]) for name in lists)),
-        wanted=wanted,
-        plan=[Step("select", "select", name, option) for name, option in wanted.items()],
+        values=values,
+        plan=[Step("select", "select", name, option) for name, option in values.items()],
     )
 
 
 def fill(rng: random.Random, level: int) -> Quest:
     """Words into the named boxes of a form."""
     labels = rng.sample(LABELS, by_level(level, 1, 2, 3, 4))
-    chosen = rng.sample(labels, by_level(level, 1, 1, 1, 2))
-    wanted = {label: names(rng, 1)[0] if level > 2 else rng.choice(NOUNS) for label in chosen}
+    filled_labels = rng.sample(labels, by_level(level, 1, 1, 1, 2))
+    values = {label: names(rng, 1)[0] if level > 2 else rng.choice(NOUNS) for label in filled_labels}
     return _settings_quest(
-        goal=_wishes(wanted),
+        goal=_set_goal(values),
         world=World(form=tuple(Field(label) for label in labels)),
-        wanted=wanted,
-        plan=[Step("type", "textbox", label, text) for label, text in wanted.items()],
+        values=values,
+        plan=[Step("type", "textbox", label, text) for label, text in values.items()],
     )
 
 
@@ -78,9 +78,9 @@ def register(rng: random.Random, level: int) -> Quest:
         *(Box(name) for name in boxes),
     )
     return _settings_quest(
-        goal=_wishes({**written, **picked}) + "".join(f", tick {name}" for name in ticked),
+        goal=_set_goal({**written, **picked}) + "".join(f", tick {name}" for name in ticked),
         world=World(form=form),
-        wanted={**written, **picked, **ticked},
+        values={**written, **picked, **ticked},
         plan=[
             *(Step("type", "textbox", label, text) for label, text in written.items()),
             *(Step("select", "select", name, option) for name, option in picked.items()),
@@ -89,14 +89,14 @@ def register(rng: random.Random, level: int) -> Quest:
     )
 
 
-def _settings_quest(goal: str, world: World, wanted: dict[str, str], plan: list[Step]) -> Quest:
+def _settings_quest(goal: str, world: World, values: dict[str, str], plan: list[Step]) -> Quest:
     """Return a quest that is over when the form is saved, and solved if it then holds what is wanted and no more."""
-    expected = {control.name: initial_value(control) for control in world.form} | wanted
+    expected = {control.name: initial_value(control) for control in world.form} | values
     return Quest(
         goal=goal,
         world=world,
         start="/settings",
-        milestones=tuple(_saved_as(name, value) for name, value in wanted.items()),
+        milestones=tuple(_saved_as(name, value) for name, value in values.items()),
         solved=lambda world: world.saved == expected,
         over=lambda world: world.saved is not None,
         plan=(*plan, Step("click", "button", "save")),
@@ -107,5 +107,5 @@ def _saved_as(name: str, value: str) -> Condition:
     return lambda world: world.saved is not None and world.saved[name] == value
 
 
-def _wishes(wanted: dict[str, str]) -> str:
-    return "set " + ", ".join(f"{name} to {value}" for name, value in wanted.items())
+def _set_goal(values: dict[str, str]) -> str:
+    return "set " + ", ".join(f"{name} to {value}" for name, value in values.items())

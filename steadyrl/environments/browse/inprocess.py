@@ -106,5 +106,5 @@ class InProcessTab:
 
 def split_address(target: str) -> tuple[str, Mapping[str, str]]:
     """Return the path of an address and the fields of its question."""
-    parts = urlsplit(target)
-    return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True))
+    url = urlsplit(target)
+    return url.path, dict(parse_qsl(url.query, keep_blank_values=True))

@@ -7,25 +7,25 @@ never read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from steadyrl.core.errors import MissingExtraError
-from steadyrl.core.protocols import Episode, Turn
+from steadyrl.core.protocols import Episode
 from steadyrl.core.types import Problem
-from steadyrl.environments.browse.browser.actions import Click, Scroll, Select, Stop, Type, parse
+from steadyrl.environments.browse.browser.actions import Action, Click, Scroll, Select, Stop, Type, parse
 from steadyrl.environments.browse.browser.chromium import Chromium, PageTab
 from steadyrl.environments.browse.browser.loopback import Loopback, SiteRequest
+from steadyrl.environments.browse.episode import TabEpisode
 from steadyrl.environments.browse.miniwob_kinds import EXPERTS, require_playable
 from steadyrl.environments.browse.settings import BrowseSettings
 from steadyrl.environments.browse.suite import EDIT_SEEDS, is_held_out
-from steadyrl.environments.browse.view import View, error, way_to
+from steadyrl.environments.browse.view import View, scroll_toward
 
 KINDS = tuple(EXPERTS)  # what is taken where no kinds are named: pages that an expert of ours solves
 _HIDDEN = "#query, #reward-display, #sync-task-cover, #click-canvas"  # the goal is told by itself; the rest gives away
@@ -96,7 +96,7 @@ class MiniwobSuite:
         return self._chromium.open(f"{self._server.origin}/miniwob/{kind}.html", lambda: None)
 
 
-class MiniwobEpisode:
+class MiniwobEpisode(TabEpisode):
     """See Episode."""
 
     def __init__(self, show: Callable[[str], PageTab], kind: str, seed: int, settings: BrowseSettings):
@@ -108,36 +108,18 @@ class MiniwobEpisode:
             seed: Of its problem.
             settings: For the size of observations and the prompt.
         """
-        self._show, self._kind, self._seed, self._settings = show, kind, seed, settings
-        self._tab: PageTab | None = None
-        self._view: View | None = None
+        super().__init__(settings.observation_characters)
+        self._show, self._kind, self._seed, self._prompt = show, kind, seed, settings.prompt
+        self._page: PageTab | None = None
         self._goal = ""
         self._raw = 0.0
-        self._turns = self._invalid = self._scrolls = 0
+        self._scrolls = 0
 
     def open(self) -> str:
         """See Episode; the goal stands before the page."""
-        self._tab = self._show(self._kind)
-        self._goal = self._tab.evaluate(_BEGIN, str(self._seed))
-        self._view = View(self._tab, self._settings.observation_characters)
-        return f"{self._settings.prompt.replace('{goal}', self._goal)}\n{self._view.first()}"
-
-    def step(self, text: str) -> Turn:
-        """See Episode."""
-        assert self._view is not None and self._tab is not None, "an episode is opened before its first step"
-        self._turns += 1
-        action = parse(text)
-        if isinstance(action, str):
-            self._invalid += 1
-            return Turn(error(action), False)
-        if isinstance(action, Stop):
-            return Turn("", True)
-        self._scrolls += isinstance(action, Scroll)
-        observation, possible = self._view.take(action)
-        self._invalid += not possible
-        done, raw = self._tab.evaluate(_STATE)
-        self._raw = float(raw) if done else 0.0
-        return Turn("", True) if done else Turn(observation, False)
+        self._tab = self._page = self._show(self._kind)
+        self._goal = self._page.evaluate(_BEGIN, str(self._seed))
+        return f"{self._prompt.replace('{goal}', self._goal)}\n{self._first_view(self._page)}"
 
     def expert(self) -> str | None:
         """See Episode."""
@@ -148,20 +130,21 @@ class MiniwobEpisode:
         action = advise(self._goal, self._view.snapshot, self._turns - self._scrolls)
         match parse(action):
             case Click(number) | Type(number, _) | Select(number, _):
-                return way_to(number, self._view.window) or action
+                return scroll_toward(number, self._view.window) or action
         return action
 
-    def close(self) -> Mapping[str, Any]:
-        """See Episode. Some pages pay for a part of what they ask; a success is what they pay in full."""
-        if self._tab is not None:
-            self._tab.close()
-        return {
-            "success": float(self._raw >= 1.0),
-            "raw": self._raw,
-            "progress": max(0.0, self._raw),
-            "turns": self._turns,
-            "invalid": self._invalid,
-        }
+    def _ends(self, action: Action, view: View) -> bool:
+        if isinstance(action, Stop):
+            return True
+        assert self._page is not None, "it was opened with the view"
+        self._scrolls += isinstance(action, Scroll)
+        done, raw = self._page.evaluate(_STATE)
+        self._raw = float(raw) if done else 0.0
+        return bool(done)
+
+    def _scores(self) -> dict[str, float]:
+        # Some pages pay for a part of what they ask; a success is what they pay in full.
+        return {"success": float(self._raw >= 1.0), "raw": self._raw, "progress": max(0.0, self._raw)}
 
 
 class _Request(SiteRequest, SimpleHTTPRequestHandler):

@@ -82,9 +82,9 @@ def _click_sequence(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 def _check(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.fullmatch(r"Select (.*) and click Submit\.", goal)
-    wanted = match[1].split(", ") if match else []
+    names = match[1].split(", ") if match else []
     for number, element in enumerate(snapshot.elements()):
-        if element.kind in ("checkbox", "radio") and (element.name in wanted) != (element.value == "on"):
+        if element.kind in ("checkbox", "radio") and (element.name in names) != (element.value == "on"):
             return f"click {number}"
     return submit(snapshot)
 
@@ -102,8 +102,8 @@ def _login(goal: str, snapshot: Snapshot, turn: int) -> str:
 def _focus(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.search(r"the (\d)", goal)
     boxes = of_kind(snapshot, "textbox")
-    place = int(match[1]) - 1 if match else 0
-    return click(boxes[place][0] if place < len(boxes) else None)
+    index = int(match[1]) - 1 if match else 0
+    return click(boxes[index][0] if index < len(boxes) else None)
 
 
 def _choose(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -131,8 +131,8 @@ def _arithmetic(goal: str, snapshot: Snapshot, turn: int) -> str:
 def _find_word(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.search(r"the (\d+)(?:st|nd|rd|th) word", goal)
     words = " ".join(texts(snapshot.lines)).split()
-    place = int(match[1]) - 1 if match else len(words)
-    return fill(snapshot, [words[place].strip(",.")] if place < len(words) else [])
+    index = int(match[1]) - 1 if match else len(words)
+    return fill(snapshot, [words[index].strip(",.")] if index < len(words) else [])
 
 
 def _greatest(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -141,10 +141,10 @@ def _greatest(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _generate(goal: str, snapshot: Snapshot, turn: int) -> str:
-    shown = next(iter(texts(snapshot.lines)), "")
+    text = next(iter(texts(snapshot.lines)), "")
     bound = re.search(r"(less|greater) than (-?\d+)", goal)
-    if re.fullmatch(r"-?\d+", shown):
-        number = int(shown)
+    if re.fullmatch(r"-?\d+", text):
+        number = int(text)
         fits = number % 2 == ("odd" in goal)
         if bound:
             fits = number < int(bound[2]) if bound[1] == "less" else number > int(bound[2])
@@ -192,9 +192,9 @@ def _movie(goal: str, snapshot: Snapshot, turn: int) -> str:
     if not match:
         return GIVE_UP
     genre, director, year = match.groups()
-    wanted = {"genre": genre, "director": director, "year": year, "date": year}
+    fields = {"genre": genre, "director": director, "year": year, "date": year}
     labels = [text.lower() for text in texts(snapshot.lines) if text != "Movie Search"]
-    values = [next((text for word, text in wanted.items() if word in label), "") for label in labels]
+    values = [next((text for word, text in fields.items() if word in label), "") for label in labels]
     if all(box.value == text for (_, box), text in zip(of_kind(snapshot, "textbox"), values, strict=False)):
         return click(len(snapshot.elements()) - 1)
     return fill(snapshot, values)
@@ -206,8 +206,8 @@ def _enter_time(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 
 def _spin(goal: str, snapshot: Snapshot, turn: int) -> str:
-    wanted, shown = int(goal.split()[1]), int(of_kind(snapshot, "textbox")[0][1].value)
-    return submit(snapshot) if wanted == shown else click(1 if wanted > shown else 2)
+    target, current = int(goal.split()[1]), int(of_kind(snapshot, "textbox")[0][1].value)
+    return submit(snapshot) if target == current else click(1 if target > current else 2)
 
 
 _NAMED_COLORS = (

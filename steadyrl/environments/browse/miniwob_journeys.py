@@ -45,48 +45,47 @@ def _tree(goal: str, snapshot: Snapshot, turn: int) -> str:
 
 def _mail(goal: str, snapshot: Snapshot, turn: int) -> str:
     sender, *_ = re.findall(r"email by (\w+)", goal)
-    to = re.search(r"forward that email to (\w+)\.", goal)
+    recipient = re.search(r"forward that email to (\w+)\.", goal)
     text, icon = first_quoted(goal), re.search(r"click the (\w+) icon", goal)
     rows = [(n, e.name) for n, e in enumerate(snapshot.elements()) if e.name.startswith(f"{sender} ")]
     if rows:
         return click(rows[0][0] + {"trash": 1, "star": 2}.get(icon[1] if icon else "", 0))
     boxes = of_kind(snapshot, "textbox")
     if not boxes:
-        return click(number_of(snapshot, "Forward" if to else "Reply"))
+        return click(number_of(snapshot, "Forward" if recipient else "Reply"))
     number, box = boxes[0]
-    wanted = to[1] if to else text
-    if box.value != wanted:
-        return f'type {number} "{wanted}"'
+    value = recipient[1] if recipient else text
+    if box.value != value:
+        return f'type {number} "{value}"'
     return click(next((n for n, e in enumerate(snapshot.elements()) if "send" in e.name.lower()), None))
 
 
 def _buttons(goal: str, snapshot: Snapshot) -> Iterator[tuple[str, int]]:
     """Yield what can be pressed in the posts of the goal's user, in small letters, with the numbers."""
-    user, theirs = re.findall(r"@\w+", goal)[0], False
+    user, in_user_post = re.findall(r"@\w+", goal)[0], False
     for line, number in _numbered_lines(snapshot):
         if words := texts([line]):
-            theirs = user in words or (theirs and not any(word.startswith("@") for word in words))
-        if theirs:
+            in_user_post = user in words or (in_user_post and not any(word.startswith("@") for word in words))
+        if in_user_post:
             elements = (piece for piece in line if isinstance(piece, Element))
-            yield from ((element.name.lower(), number + place) for place, element in enumerate(elements))
+            yield from ((element.name.lower(), number + offset) for offset, element in enumerate(elements))
 
 
 def _post(goal: str, snapshot: Snapshot, turn: int) -> str:
-    """Press one button of one post."""
-    button, more = first_quoted(goal).lower(), None
+    button, more_button = first_quoted(goal).lower(), None
     for name, number in _buttons(goal, snapshot):
         if name.startswith(button):
             return click(number)
-        more = number if name == "more" else more
-    return click(more)
+        more_button = number if name == "more" else more_button
+    return click(more_button)
 
 
 def _posts(goal: str, snapshot: Snapshot, turn: int) -> str:
     """Press one button of all posts of a user, or of so many, then submit."""
     button, count = first_quoted(goal).lower(), re.search(r"on (\d+) posts?", goal)
-    places = [number for name, number in _buttons(goal, snapshot) if name.split(" ")[0] == button]
-    places = places[: int(count[1])] if count else places
-    return click(places[turn]) if turn < len(places) else submit(snapshot)
+    numbers = [number for name, number in _buttons(goal, snapshot) if name.split(" ")[0] == button]
+    numbers = numbers[: int(count[1])] if count else numbers
+    return click(numbers[turn]) if turn < len(numbers) else submit(snapshot)
 
 
 def _contact(goal: str, snapshot: Snapshot, turn: int) -> str:
@@ -103,9 +102,9 @@ def _results(goal: str, snapshot: Snapshot, turn: int) -> str:
     match = re.search(r"the (\d+)(?:st|nd|rd|th) search result", goal)
     if turn < 2 or not match:
         return fill(snapshot, [first_quoted(goal)], "Search")
-    pages, place = divmod(int(match[1]) - 1, 3)  # three results a page
+    pages, index = divmod(int(match[1]) - 1, 3)  # three results a page
     links = [n for n, e in of_kind(snapshot, "link") if e.name not in ("<", ">") and not e.name.isdigit()]
-    return click(number_of(snapshot, ">", "link")) if turn < 2 + pages else click(links[place])
+    return click(number_of(snapshot, ">", "link")) if turn < 2 + pages else click(links[index])
 
 
 _MONTHS = "January February March April May June July August September October November December".split()
@@ -124,10 +123,10 @@ def _calendar(snapshot: Snapshot, month: int, day: int, year: int) -> str:
     for line in snapshot.lines:
         words = texts([line])
         if len(words) == 2 and words[0] in _MONTHS:
-            shown = 12 * int(words[1]) + _MONTHS.index(words[0]) + 1
-            if shown == 12 * year + month:
+            current_month = 12 * int(words[1]) + _MONTHS.index(words[0]) + 1
+            if current_month == 12 * year + month:
                 return click(number_of(snapshot, str(day), "link"))
-            return click(number_of(snapshot, "Prev" if shown > 12 * year + month else "Next"))
+            return click(number_of(snapshot, "Prev" if current_month > 12 * year + month else "Next"))
     return ""
 
 
@@ -138,9 +137,9 @@ def _autocomplete(goal: str, snapshot: Snapshot, turn: int) -> str:
         return submit(snapshot)
     if not box.value:
         return f'type {number} "{start}"'
-    for place, element in of_kind(snapshot, "item"):
+    for item_number, element in of_kind(snapshot, "item"):
         if element.name.startswith(start) and element.name.endswith(ends[0] if ends else ""):
-            return click(place)
+            return click(item_number)
     return click(number)  # the list takes a moment
 
 
@@ -155,9 +154,9 @@ def _flight(goal: str, snapshot: Snapshot, turn: int) -> str:
     for (number, box), end in zip(boxes, ends, strict=False):
         if re.search(r"\([A-Z]{3}\)$", box.value):
             continue
-        for place, element in of_kind(snapshot, "item"):
+        for item_number, element in of_kind(snapshot, "item"):
             if box.value and end in element.name and re.search(r"\([A-Z]{3}\)$", element.name):
-                return click(place)
+                return click(item_number)
         if box.value == end:
             return click(number)  # the list takes a moment
         return f'type {number} "{end}"'
@@ -173,14 +172,14 @@ def ticket(goal: str, snapshot: Snapshot, turn: int) -> str:
     for line, number in _numbered_lines(snapshot):
         if time := re.fullmatch(r"(\d+)h(?: (\d+)m)?", " ".join(texts([line]))):
             minutes = 60 * int(time[1]) + int(time[2] or 0)
-        for place, element in enumerate(piece for piece in line if isinstance(piece, Element)):
+        for offset, element in enumerate(piece for piece in line if isinstance(piece, Element)):
             if price := re.search(r"\$(\d+)", element.name):
-                offers.append((int(price[1]), minutes, number + place))
+                offers.append((int(price[1]), minutes, number + offset))
     if not offers:
         return GIVE_UP
     by_time = "short" in goal or "long" in goal
-    most = "expensive" in goal or "longest" in goal
-    return click((max if most else min)(offers, key=lambda offer: offer[by_time])[2])
+    is_maximum = "expensive" in goal or "longest" in goal
+    return click((max if is_maximum else min)(offers, key=lambda offer: offer[by_time])[2])
 
 
 _PAGES = (

@@ -139,23 +139,23 @@ def page_lines(page: Page, values: Sequence[str]) -> tuple[Line, ...]:
 
 def page_html(page: Page) -> str:
     """Return a page as HTML, which a browser shows as ``page_lines`` says."""
-    parts: list[str] = []
+    lines: list[str] = []
     number = 0
     for block in page:
         if isinstance(block, Heading):
-            parts.append(f"<h1>{escape(block.text)}</h1>")
+            lines.append(f"<h1>{escape(block.text)}</h1>")
         if isinstance(block, Form):
             method = "get" if block.asks else "post"
-            parts.append(f'<form action="{escape(block.action)}" method="{method}" autocomplete="off">')
+            lines.append(f'<form action="{escape(block.action)}" method="{method}" autocomplete="off">')
         for page_row in _rows(block):
             cells = []
             for cell in page_row.cells:
                 cells.append(f"<span>{_cell_html(cell, number)}</span>")
                 number += not isinstance(cell, str)
-            parts.append(f'<div class="row">{" ".join(cells)}</div>')
+            lines.append(f'<div class="row">{" ".join(cells)}</div>')
         if isinstance(block, Form):
-            parts.append("</form>")
-    return _DOCUMENT.format(body="\n".join(parts))
+            lines.append("</form>")
+    return _DOCUMENT.format(body="\n".join(lines))
 
 
 def _rows(block: Block) -> tuple[Row, ...]:
@@ -190,17 +190,17 @@ def _cell_html(cell: Cell, number: int) -> str:
         case Button(text):
             return f"<button>{escape(text)}</button>"
     label = f'<label for="c{number}">{escape(cell.name)}</label>'
-    named = f'id="c{number}" name="{escape(cell.name)}"'
+    attributes = f'id="c{number}" name="{escape(cell.name)}"'
     match cell:
         case Field(value=value):
-            return f'{label} <input type="text" {named} value="{escape(value)}">'
+            return f'{label} <input type="text" {attributes} value="{escape(value)}">'
         case Box(on=on):
-            return f'<input type="checkbox" {named} value="on"{" checked" if on else ""}> {label}'
+            return f'<input type="checkbox" {attributes} value="on"{" checked" if on else ""}> {label}'
         case Choice(options=options, value=value):
-            listed = "".join(
+            option_tags = "".join(
                 f"<option{' selected' if option == value else ''}>{escape(option)}</option>" for option in options
             )
-            return f"{label} <select {named}>{listed}</select>"
+            return f"{label} <select {attributes}>{option_tags}</select>"
 
 
 _DOCUMENT = """<!doctype html>

@@ -82,7 +82,7 @@ def buy(rng: random.Random, level: int) -> Quest:
     """One product, at the last level two, into the cart and ordered."""
     world = World(products=_products(rng, by_level(level, 2, 3, 5, 4)), is_searched=level == 3)
     targets = rng.sample(range(len(world.products)), by_level(level, 1, 1, 1, 2))
-    chosen = [world.products[i].name for i in targets]
+    product_names = [world.products[i].name for i in targets]
 
     def missing(target: int) -> Condition:
         return lambda world: target not in world.cart
@@ -92,14 +92,14 @@ def buy(rng: random.Random, level: int) -> Quest:
 
     plan = [Step("click", "link", "products", when=lambda world: not complete(world))]
     if level == 3:
-        plan += [Step("type", "textbox", "search", chosen[0]), Step("click", "button", "go")]
-    plan += [Step("click", "link", name, when=missing(i)) for i, name in zip(targets, chosen, strict=True)]
+        plan += [Step("type", "textbox", "search", product_names[0]), Step("click", "button", "go")]
+    plan += [Step("click", "link", name, when=missing(i)) for i, name in zip(targets, product_names, strict=True)]
     plan += [Step("click", "button", "add"), Step("click", "button", "order", when=complete)]
     return Quest(
-        goal="buy " + " and ".join(chosen),
+        goal="buy " + " and ".join(product_names),
         world=world,
         start=f"/item/{targets[0]}" if level == 1 else "/items",
-        milestones=tuple(_chosen(i) for i in targets),
+        milestones=tuple(_in_cart(i) for i in targets),
         solved=lambda world: [sorted(order) for order in world.orders] == [sorted(targets)],
         over=lambda world: bool(world.orders),
         plan=tuple(plan),
@@ -147,13 +147,13 @@ def price(rng: random.Random, level: int) -> Quest:
     )
 
 
-def _chosen(target: int) -> Condition:
+def _in_cart(target: int) -> Condition:
     return lambda world: any(target in products for products in (world.cart, *world.orders))
 
 
 def _products(rng: random.Random, count: int, shelves: int = 1, alike: bool = False) -> list[Product]:
     """Return products of different names and prices, spread evenly over shelves."""
-    named = names(rng, count, alike)
+    product_names = names(rng, count, alike)
     categories = rng.sample(CATEGORIES, shelves)
     prices = rng.sample(range(2, 99), count)
 
@@ -163,5 +163,5 @@ def _products(rng: random.Random, count: int, shelves: int = 1, alike: bool = Fa
 
     return [
         Product(name, categories[i % shelves], color(name), price)
-        for i, (name, price) in enumerate(zip(named, prices, strict=True))
+        for i, (name, price) in enumerate(zip(product_names, prices, strict=True))
     ]

@@ -51,7 +51,7 @@ def _home(world: World, segments: Sequence[str], fields: Fields) -> Page:
 
 def _items(world: World, segments: Sequence[str], fields: Fields) -> Page:
     query, color, category = (fields.get(key, "") for key in ("search", "color", "category"))
-    wanted = [
+    matches = [
         (number, product)
         for number, product in enumerate(world.products)
         if all(word in product.name.split() for word in query.lower().split())
@@ -61,16 +61,16 @@ def _items(world: World, segments: Sequence[str], fields: Fields) -> Page:
     blocks: list[Block] = [Heading(category or "products")]
     if world.is_searched:
         blocks.append(Form("/items", (row(Field("search", query), Button("go")),), asks=True))
-        wanted = wanted if query else []
+        matches = matches if query else []
     if world.is_filtered:
         colors = (ANY, *sorted({product.color for product in world.products}))
-        chosen = color if color in colors else ANY
-        world.events.append(f"filter {chosen}")
-        blocks.append(Form("/items", (row(Choice("color", colors, chosen), Button("filter")),), asks=True))
-    world.events += [f"listed {number}" for number, _ in wanted]
+        selected = color if color in colors else ANY
+        world.events.append(f"filter {selected}")
+        blocks.append(Form("/items", (row(Choice("color", colors, selected), Button("filter")),), asks=True))
+    world.events += [f"listed {number}" for number, _ in matches]
     rows = [
         row(Link(product.name, f"/item/{number}"), *([str(product.price)] if world.shows_prices else []))
-        for number, product in wanted
+        for number, product in matches
     ]
     return _paged(blocks, rows, "/items", fields, world.per_page)
 
@@ -94,17 +94,17 @@ def _add(world: World, segments: Sequence[str], fields: Fields) -> str:
 
 def _cart(world: World, segments: Sequence[str], fields: Fields) -> Page:
     rows = [
-        Form(f"/remove/{place}", (row(world.products[number].name, Button("remove")),))
-        for place, number in enumerate(world.cart)
+        Form(f"/remove/{index}", (row(world.products[number].name, Button("remove")),))
+        for index, number in enumerate(world.cart)
     ]
-    below: list[Block] = [Form("/order", (row(Button("order")),))] if world.cart else [row("empty")]
-    return (Heading("cart"), *rows, *below, row(Link("products", "/items")))
+    footer: list[Block] = [Form("/order", (row(Button("order")),))] if world.cart else [row("empty")]
+    return (Heading("cart"), *rows, *footer, row(Link("products", "/items")))
 
 
 def _remove(world: World, segments: Sequence[str], fields: Fields) -> str:
-    place = _number(segments, len(world.cart))
-    if place is not None:
-        world.events.append(f"remove {world.cart.pop(place)}")
+    index = _number(segments, len(world.cart))
+    if index is not None:
+        world.events.append(f"remove {world.cart.pop(index)}")
     return "/cart"
 
 
@@ -169,29 +169,29 @@ def _customer(world: World, segments: Sequence[str], fields: Fields) -> Page:
 
 
 def _help(world: World, segments: Sequence[str], fields: Fields) -> Page:
-    here = "/".join(segments).replace("-", " ")
-    if here in world.articles:
-        world.events.append(f"read {here}")
-        return (Heading(here.rpartition("/")[2]), row("text"))
-    prefix = f"{here}/" if here else ""
-    below = dict.fromkeys(a.removeprefix(prefix).split("/")[0] for a in world.articles if a.startswith(prefix))
-    if not below:
+    article_path = "/".join(segments).replace("-", " ")
+    if article_path in world.articles:
+        world.events.append(f"read {article_path}")
+        return (Heading(article_path.rpartition("/")[2]), row("text"))
+    prefix = f"{article_path}/" if article_path else ""
+    entries = dict.fromkeys(a.removeprefix(prefix).split("/")[0] for a in world.articles if a.startswith(prefix))
+    if not entries:
         return NOT_FOUND
-    links = (row(Link(name, f"/help/{(prefix + name).replace(' ', '-')}")) for name in below)
-    return (Heading(here.rpartition("/")[2] or "help"), *links)
+    links = (row(Link(name, f"/help/{(prefix + name).replace(' ', '-')}")) for name in entries)
+    return (Heading(article_path.rpartition("/")[2] or "help"), *links)
 
 
 def _panel(world: World, segments: Sequence[str], fields: Fields) -> Page:
     return (
         Heading("panel"),
-        *(Form(f"/press/{place}", (row(Button(name)),)) for place, name in enumerate(world.buttons)),
+        *(Form(f"/press/{index}", (row(Button(name)),)) for index, name in enumerate(world.buttons)),
     )
 
 
 def _press(world: World, segments: Sequence[str], fields: Fields) -> str:
-    place = _number(segments, len(world.buttons))
-    if place is not None:
-        world.events.append(f"press {world.buttons[place]}")
+    index = _number(segments, len(world.buttons))
+    if index is not None:
+        world.events.append(f"press {world.buttons[index]}")
     return "/done"
 
 
@@ -200,7 +200,7 @@ def _settings(world: World, segments: Sequence[str], fields: Fields) -> Page:
 
 
 def _save(world: World, segments: Sequence[str], fields: Fields) -> str:
-    """Take over what the form holds, as far as its controls could have sent it."""
+    # Only what the form's controls could have sent is taken over.
     world.saved = {control.name: _allowed(control, fields.get(control.name, "")) for control in world.form}
     world.events.append("save ")
     return "/done"
@@ -215,7 +215,7 @@ def _allowed(control: Control, value: str) -> str:
     return value.strip()
 
 
-def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Fields, per_page: int) -> Page:
+def _paged(header: Sequence[Block], rows: Sequence[Row], path: str, fields: Fields, per_page: int) -> Page:
     """Return one page of a list with links to its neighbours; the number of the page is a field."""
     last = max(0, (len(rows) - 1) // per_page)
     page_text = fields.get("page", "0")
@@ -225,13 +225,14 @@ def _paged(above: Sequence[Block], rows: Sequence[Row], path: str, fields: Field
         links.append(Link("previous", address(path, {**fields, "page": str(page - 1)})))
     if page < last:
         links.append(Link("next", address(path, {**fields, "page": str(page + 1)})))
-    below = [Row(tuple(links))] if links else []
-    return (*above, *rows[page * per_page : (page + 1) * per_page], *below)
+    footer = [Row(tuple(links))] if links else []
+    return (*header, *rows[page * per_page : (page + 1) * per_page], *footer)
 
 
 def _number(segments: Sequence[str], count: int) -> int | None:
     """Return the number that a path ends with, or None where there is no such thing."""
     text = segments[0] if segments else ""
+    # Few digits, for int() of many takes long.
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and int(text) < count else None
 
 

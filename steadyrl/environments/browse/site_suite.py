@@ -46,8 +46,8 @@ class SiteSuite:
         """See Suite: of the same family, a level up or down or of the same one, and never a held-out problem."""
         levels = sorted(self._settings.levels)
         kind, level = problem.columns["kind"], problem.columns["level"]
-        place = levels.index(level) + int(generator.integers(-1, 2))
-        level = levels[min(max(place, 0), len(levels) - 1)]
+        index = levels.index(level) + int(generator.integers(-1, 2))
+        level = levels[min(max(index, 0), len(levels) - 1)]
         while True:
             seed = int(generator.integers(*EDIT_SEEDS))
             quest = make_quest(kind, level, seed)
@@ -89,6 +89,7 @@ class SiteSuite:
 
 
 def _content(quest: Quest) -> str:
+    # With the site as dataclasses write it: a field with another name would move problems between the splits.
     return f"{quest.goal}\n{quest.start}\n{quest.world}"
 
 

@@ -65,8 +65,10 @@ class BrowseTask(Task):
 
     def show(self, answer: str) -> list[str]:
         """See Task: the lines that are no actions, and why."""
-        read = [(line, parse(line)) for line in answer.split("\n") if line.strip() or not answer.strip()]
-        return [f"{line}: {why}" for line, why in read if isinstance(why, str)] or ["every line is an action"]
+        parsed = [(line, parse(line)) for line in answer.split("\n") if line.strip() or not answer.strip()]
+        return [f"{line}: {reason}" for line, reason in parsed if isinstance(reason, str)] or [
+            "every line is an action"
+        ]
 
     def mutate(self, problem: Problem, generator: np.random.Generator) -> Problem:
         """See Editable."""
@@ -83,7 +85,7 @@ class BrowseTask(Task):
 
 def browse_rewards(max_turns: int) -> Mapping[str, RewardFn]:
     """Return the rewards by name: success, which outweighs all others together, efficiency, progress, invalid, raw."""
-    parts: dict[str, Callable[[Mapping[str, Any]], float]] = {
+    measures: dict[str, Callable[[Mapping[str, Any]], float]] = {
         "success": lambda outcome: outcome["success"],
         # Gated: a policy that fails fast earns nothing for being fast.
         "efficiency": lambda outcome: outcome["success"] * (1.0 - outcome["turns"] / max_turns),
@@ -92,12 +94,12 @@ def browse_rewards(max_turns: int) -> Mapping[str, RewardFn]:
         "invalid": lambda outcome: -min(MOST_INVALID, INVALID_COST * outcome["invalid"]),
         "raw": lambda outcome: outcome["raw"],
     }
-    return {name: partial(_score, part) for name, part in parts.items()}
+    return {name: partial(_score, measure) for name, measure in measures.items()}
 
 
-def _score(part: Callable[[Mapping[str, Any]], float], problem: Problem, rollout: Rollout) -> Score:
+def _score(measure: Callable[[Mapping[str, Any]], float], problem: Problem, rollout: Rollout) -> Score:
     if rollout.unscored is not None:
         return Score(None, unscored=rollout.unscored)
     if "success" not in rollout.outcome:
         return Score(None, unscored="no episode was played; the browse task scores episodes, not texts")
-    return Score(float(part(rollout.outcome)))
+    return Score(float(measure(rollout.outcome)))

@@ -15,8 +15,8 @@ class View:
 
     def __init__(self, tab: Tab, characters: int):
         self._tab, self._characters = tab, characters
-        self._at = 0
-        self._shown: tuple[int, list[str]] = (0, [])
+        self._window_index = 0
+        self._last_text: tuple[int, list[str]] = (0, [])
         self.snapshot = Snapshot(())
         self.window = Window((), frozenset(), has_before=False, has_after=False)
 
@@ -33,53 +33,56 @@ class View:
             step = 1 if action.direction == "down" else -1
             if not (self.window.has_after if step > 0 else self.window.has_before):
                 return error(f"there is nothing more to scroll {action.direction} to"), False
-            self._at += step
+            self._window_index += step
             self._look()
             return self._full_text(), True
         if isinstance(action, Click | Type | Select) and action.number not in self.window.numbers:
             return error(f"there is no element {action.number} in view"), False
-        if why := self._tab.act(action):
-            return self._refused(why), False
+        if reason := self._tab.act(action):
+            return self._refusal(reason), False
         return self._changes(), True
 
     def _look(self) -> None:
         self.snapshot = self._tab.look()
         if self.snapshot.fresh:
-            self._at = 0
-        cuts = windows(self.snapshot, self._characters)
-        self._at = min(self._at, len(cuts) - 1)
-        self.window = cuts[self._at]
+            self._window_index = 0
+        page_windows = windows(self.snapshot, self._characters)
+        self._window_index = min(self._window_index, len(page_windows) - 1)
+        self.window = page_windows[self._window_index]
 
     def _changes(self) -> str:
         """Look again; return the lines that changed, or the window where the page or more than a little of it did."""
-        at, before = self._shown
+        last_index, last_lines = self._last_text
         self._look()
-        now = self.window.text().split("\n")
-        changed = [line for line, old in zip(now, before, strict=False) if line != old]
-        if self.snapshot.fresh or self._at != at or len(now) != len(before) or len(changed) > _FEW:
+        lines = self.window.text().split("\n")
+        changed = [line for line, last_line in zip(lines, last_lines, strict=False) if line != last_line]
+        same_window = (self._window_index, len(lines)) == (last_index, len(last_lines)) and not self.snapshot.fresh
+        if not same_window or len(changed) > _FEW:
             return self._full_text()
-        self._shown = self._at, now
+        self._last_text = self._window_index, lines
         return "\n".join([*(changed or ["nothing changed"]), CUE])
 
-    def _refused(self, why: str) -> str:
-        """Say why; a page that has changed by itself meanwhile is shown again, since its numbers may be others now."""
-        _, before = self._shown
+    def _refusal(self, reason: str) -> str:
+        # A page that has changed by itself meanwhile is shown again, since its numbers may be others now.
+        _, last_lines = self._last_text
         self._look()
-        return error(why) if self.window.text().split("\n") == before else f"{_ERROR}{why}\n{self._full_text()}"
+        if self.window.text().split("\n") == last_lines:
+            return error(reason)
+        return f"{_ERROR}{reason}\n{self._full_text()}"
 
     def _full_text(self) -> str:
         text = self.window.text()
-        self._shown = self._at, text.split("\n")
+        self._last_text = self._window_index, text.split("\n")
         return f"{text}\n{CUE}"
 
 
-def way_to(number: int, window: Window) -> str:
+def scroll_toward(number: int, window: Window) -> str:
     """Return the action that brings an element's line closer, or "" where the element is in view."""
     if number in window.numbers:
         return ""
     return "scroll down" if not window.numbers or number > max(window.numbers) else "scroll up"
 
 
-def error(why: str) -> str:
+def error(reason: str) -> str:
     """Return the observation after an action that cannot be taken."""
-    return f"{_ERROR}{why}\n{CUE}"
+    return f"{_ERROR}{reason}\n{CUE}"

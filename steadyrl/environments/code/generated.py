@@ -90,17 +90,17 @@ def generated_problems(
     for _ in range(count * _TRIES):
         if len(problems) == count:
             break
-        drawn = _draw(rng, _STEPS[steps])
-        if drawn is None or drawn.text in seen_texts:
+        draft = _draw(rng, _STEPS[steps])
+        if draft is None or draft.text in seen_texts:
             continue
-        seen_texts.add(drawn.text)
-        half_of_id = "ab"[hashlib.sha256(drawn.id.encode()).digest()[0] % 2]
-        if half in ("both", half_of_id) and (problem := _problem(drawn)) is not None:
+        seen_texts.add(draft.text)
+        half_of_id = "ab"[hashlib.sha256(draft.id.encode()).digest()[0] % 2]
+        if half in ("both", half_of_id) and (problem := _problem(draft)) is not None:
             problems.append(problem)
     return problems
 
 
-class _Drawn(NamedTuple):
+class _Draft(NamedTuple):
     """What a problem is made of: the name of its argument, what is asked of it, and the expression for that."""
 
     name: str
@@ -113,27 +113,30 @@ class _Drawn(NamedTuple):
         return f"one-expression/{self.text}"
 
 
-def _draw(rng: random.Random, lengths: tuple[int, ...]) -> _Drawn | None:
-    """Draw the parts of one problem, or None where they do not fit."""
-    name, steps, arguments, largest = rng.choice(_KINDS)
+def _draw(rng: random.Random, lengths: tuple[int, ...]) -> _Draft | None:
+    """Draw the steps of one problem; None where they do not fit together."""
+    name, steps, arguments, largest_n = rng.choice(_KINDS)
     instructions: list[str] = []
     expression = name
     for i in range(rng.choice(lengths)):
-        words, form = rng.choice(steps)
-        if i and (instructions[-1].split()[0] in _ENDS or instructions[-1] == words):
+        instruction, template = rng.choice(steps)
+        # None may follow a step whose result is of another kind, nor one without a number itself: to reverse twice is
+        # to do nothing.
+        if i and (instructions[-1].split()[0] in _ENDS or instructions[-1] == instruction):
             return None
-        n = str(rng.randint(2, largest))
-        instructions.append(words.replace("{n}", n))
+        n = str(rng.randint(2, largest_n))
+        instructions.append(instruction.replace("{n}", n))
+        # Else "add 3, then square" would become x + 3 ** 2.
         outermost = ast.parse(expression, mode="eval").body
         binds_weakly = isinstance(outermost, ast.BinOp | ast.UnaryOp | ast.Compare)
-        inner = f"({expression})" if binds_weakly and form.startswith(("{}", "-")) else expression
-        expression = form.replace("{n}", n).replace("{}", inner)
-    return _Drawn(name, f"{', then '.join(instructions)}: {name}", expression, arguments)
+        inner = f"({expression})" if binds_weakly and template.startswith(("{}", "-")) else expression
+        expression = template.replace("{n}", n).replace("{}", inner)
+    return _Draft(name, f"{', then '.join(instructions)}: {name}", expression, arguments)
 
 
-def _problem(drawn: _Drawn) -> CodeProblem | None:
+def _problem(draft: _Draft) -> CodeProblem | None:
     """Return the problem with its tests, or None where it says nothing."""
-    name, text, expression, arguments = drawn
+    name, text, expression, arguments = draft
     function = _function(name, expression)
     cases = tuple(Case((argument,), function(argument)) for argument in arguments)
     if all(repr(case.expected) == repr(case.arguments[0]) for case in cases):
@@ -141,7 +144,7 @@ def _problem(drawn: _Drawn) -> CodeProblem | None:
     wrong = next((w for w in (name, f"{name} * 2", f"{name}[1:]") if _differs(name, w, cases)), None)
     starter = f"# {text}\ndef f({name}):\n    return"
     return CodeProblem(
-        id=drawn.id,
+        id=draft.id,
         prompt=starter,
         entry_point="f",
         starter_code=starter,

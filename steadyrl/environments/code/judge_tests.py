@@ -44,7 +44,7 @@ def judge(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     Raises:
         JailError: The machine failed; nothing is known of the program.
     """
-    verdict = _by_script(sandbox, code, problem) if problem.script else _by_cases(sandbox, code, problem)
+    verdict = _judge_script(sandbox, code, problem) if problem.script else _judge_cases(sandbox, code, problem)
     results = verdict.outcome.results
     if 0 < verdict.passed < verdict.total and all(isinstance(r, Returned) and r.wire is None for r in results):
         # An empty body meets each "assert not f(x)" and each expected None; that is no part of a solution.
@@ -52,7 +52,7 @@ def judge(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     return verdict
 
 
-def _by_cases(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
+def _judge_cases(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     outcome = sandbox.run(code, problem.entry_point, [case.arguments for case in problem.cases])
     passed, note = 0, outcome.note
     for case, result in zip(problem.cases, outcome.results, strict=False):  # an unfinished run has fewer results
@@ -64,10 +64,10 @@ def _by_cases(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
 
 
 def _difference(name: str, arguments: tuple[Any, ...], result: Returned | Raised, expected: Any) -> str:
-    call = f"{name}({', '.join(values.shown(values.encode(argument)) for argument in arguments)})"
+    call = f"{name}({', '.join(values.short_repr(values.encode(argument)) for argument in arguments)})"
     if isinstance(result, Raised):
         return f"{call} raised {result.type_name}: {result.text}"
-    return f"{call} is {values.shown(result.wire)}, expected {values.shown(values.encode(expected))}"
+    return f"{call} is {values.short_repr(result.wire)}, expected {values.short_repr(values.encode(expected))}"
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,24 @@ class _Replay:
     """Why nothing can be said of the asserts, or ""."""
     refused: str = ""
     """See Verdict."""
-    in_doubt: bool = False
+    mutation_matters: bool = False
     """Whether arguments that a call has changed beside returning a value matter."""
 
 
-def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
+def _judge_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     """Count what holds both with the arguments as the program leaves them, and as they should be left.
 
     A program that empties its argument could pass ``assert f(xs) == sorted(xs)`` by returning nothing. The problem's
     own solution says how a call should leave its arguments. Without one, a call leaves them alone if its value is used.
     """
-    replay = _replayed(sandbox, code, problem)
+    replay = _replay_script(sandbox, code, problem)
     shares, reached_end = replay.shares, replay.reached_end
-    if replay.in_doubt and any(shares):
+    if replay.mutation_matters and any(shares):
         solution = problem.canonical_solution
-        solution_replay = _replayed(sandbox, code, problem, program(solution, problem) if solution is not None else "")
-        shares = tuple(map(min, shares, solution_replay.shares))
-        reached_end = reached_end and solution_replay.reached_end
+        reference = program(solution, problem) if solution is not None else ""
+        reference_replay = _replay_script(sandbox, code, problem, reference)
+        shares = tuple(map(min, shares, reference_replay.shares))
+        reached_end = reached_end and reference_replay.reached_end
     failing = sum(share < 1 for share in shares)
     note = replay.note or replay.outcome.note or (f"{failing} of {len(shares)} asserts do not hold" if failing else "")
     if failing > sum(share < 1 for share in replay.shares):
@@ -111,44 +112,43 @@ def _by_script(sandbox: Sandbox, code: str, problem: CodeProblem) -> Verdict:
     return Verdict(math.fsum(shares), len(shares) + (not reached_end), replay.outcome, note, replay.refused[:_SHOWN])
 
 
-def _replayed(sandbox: Sandbox, code: str, problem: CodeProblem, leaving: str | None = None) -> _Replay:
+def _replay_script(sandbox: Sandbox, code: str, problem: CodeProblem, reference: str | None = None) -> _Replay:
     """Alternate between the tests, which say what to do, and the program, until the steps stay the same.
 
     Args:
         sandbox: Where both run.
         code: The program.
         problem: Whose tests.
-        leaving: The program that says how the arguments are left; "" if calls whose value is looked at leave them
-            alone, None if it is the program itself.
+        reference: The program that says how calls leave their arguments; "" if calls whose value is looked at leave
+            them alone, None if it is the program itself.
     """
     script = [problem.script, problem.preamble, problem.entry_point, list(problem.classes)]
     steps, results = "[]", "[]"
     outcome: Outcome | None = None
-    unknown = (0.0,) * sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
+    no_shares = (0.0,) * sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(problem.script)))
     for _ in range(_PASSES):
-        tests = sandbox.run(jailed("replay.py"), "replay", [[*script, steps, results, leaving == ""]])
+        tests = sandbox.run(jailed("replay.py"), "replay", [[*script, steps, results, reference == ""]])
         answer = tests.results[0] if tests.results else None
         if not isinstance(answer, Returned):
             reason = answer.text if answer else tests.note
-            return _Replay(unknown, True, outcome or tests, f"the tests did not come to an end: {reason}")
-        before = steps
-        steps, count, counts, reached_end, refused, in_doubt = answer.value
-        if outcome is not None and steps == before:
+            return _Replay(no_shares, True, outcome or tests, f"the tests did not come to an end: {reason}")
+        previous = steps
+        steps, count, counts, reached_end, refused, mutation_matters = answer.value
+        if outcome is not None and steps == previous:
             shares = tuple(successes / rounds if rounds else 0.0 for successes, rounds in counts)
-            return _Replay(shares, reached_end, outcome, "", refused, in_doubt)
+            return _Replay(shares, reached_end, outcome, "", refused, mutation_matters)
         outcome = sandbox.run_steps(code, problem.entry_point, steps, count)
-        left = sandbox.run_steps(leaving, problem.entry_point, steps, count) if leaving else outcome
-        results = json.dumps(
-            [_encoded(*pair) for pair in zip_longest(outcome.results, left.results[: len(outcome.results)])]
-        )
+        mutations = sandbox.run_steps(reference, problem.entry_point, steps, count) if reference else outcome
+        pairs = zip_longest(outcome.results, mutations.results[: len(outcome.results)])
+        results = json.dumps([_replay_result(*pair) for pair in pairs])
     assert outcome is not None, "there is at least one pass"
-    return _Replay(unknown, True, outcome, "the calls of the tests depend on too many earlier results")
+    return _Replay(no_shares, True, outcome, "the calls of the tests depend on too many earlier results")
 
 
-def _encoded(result: Returned | Raised, left: Returned | Raised | None) -> list[Any]:
+def _replay_result(result: Returned | Raised, mutation: Returned | Raised | None) -> list[Any]:
     if isinstance(result, Raised):
         return ["raised", result.type_name, result.text]
-    return ["value", result.wire, left.changed if isinstance(left, Returned) and left.changed else ["list"]]
+    return ["value", result.wire, mutation.changed if isinstance(mutation, Returned) and mutation.changed else ["list"]]
 
 
 @lru_cache(maxsize=2)

@@ -81,7 +81,7 @@ def program(answer: str, problem: CodeProblem) -> str:
         return f"{starter}\n{answer}" if starter and is_python(starter) else answer
     if not problem.starter_code:
         return answer
-    return _joined(problem.starter_code, _AFTER_FUNCTION.split(answer, maxsplit=1)[0])
+    return _continued(problem.starter_code, _AFTER_FUNCTION.split(answer, maxsplit=1)[0])
 
 
 def defines(code: str, name: str) -> bool:
@@ -89,7 +89,7 @@ def defines(code: str, name: str) -> bool:
     return re.search(rf"^(?:async )?def {re.escape(name)}\b", code, re.MULTILINE) is not None
 
 
-def _joined(starter: str, continuation: str) -> str:
+def _continued(starter: str, continuation: str) -> str:
     """Continue a starter, giving back the space or the indentation that a stripped answer has lost at its front."""
     if not continuation or continuation[0].isspace() or not starter:
         return starter + continuation
@@ -136,10 +136,10 @@ def own_problem(line: Line) -> CodeProblem:
         canonical_solution=optional["canonical_solution"],
         wrong_solution=optional["wrong_solution"],
     )
-    return with_given(problem, line)
+    return with_preamble(problem, line)
 
 
-def with_given(problem: CodeProblem, line: Line) -> CodeProblem:
+def with_preamble(problem: CodeProblem, line: Line) -> CodeProblem:
     """Return a problem with the code that its test code builds on and does not define itself.
 
     Raises:
@@ -161,7 +161,7 @@ def with_given(problem: CodeProblem, line: Line) -> CodeProblem:
 
 
 def _refuse_misspelt(line: Line) -> None:
-    """Refuse a key that looks like one the line lacks; others, such as a level, are the author's own."""
+    # Only keys that look like one the line lacks; others, such as a level, are the author's own.
     lacking = [key for key in _KEYS if key not in line.record]
     for key in line.record:
         if key not in _KEYS and (close := difflib.get_close_matches(key, lacking)):

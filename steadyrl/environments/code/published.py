@@ -18,7 +18,7 @@ from steadyrl.environments.code.problems import (
     name_field,
     own_problem,
     parse_tests,
-    with_given,
+    with_preamble,
 )
 from steadyrl.loop.tasks.jsonl import Line, checked_text, read_objects
 
@@ -29,29 +29,29 @@ def load_problems(path: Path) -> list[CodeProblem]:
     Raises:
         DataError: Naming the first defect by file and line.
     """
-    first = next(read_objects(path), None)
-    if first is None:
+    first_line = next(read_objects(path), None)
+    if first_line is None:
         raise DataError(f"{path} has no problem; expected one JSON object per line")
-    keys = first.record.keys()
+    keys = first_line.record.keys()
     if {"test", "entry_point"} <= keys:
-        read = _human_eval
+        parse = _human_eval
     elif "test_list" in keys:
-        read = _mbpp
+        parse = _mbpp
     elif "tests" in keys:
-        read = own_problem
+        parse = own_problem
     else:
         raise DataError(
-            f"{first}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
+            f"{first_line}: has {', '.join(keys) or 'no key'}; expected 'tests' (our format), 'test' and "
             "'entry_point' (HumanEval), or 'test_list' (MBPP)"
         )
     problems: list[CodeProblem] = []
     lines: dict[str, int] = {}
     for line in read_objects(path):
-        problem = read(line)
-        before = lines.setdefault(problem.id, line.number)
-        if before != line.number:
+        problem = parse(line)
+        earlier_number = lines.setdefault(problem.id, line.number)
+        if earlier_number != line.number:
             raise DataError(
-                f"{line}: the id '{problem.id}' is there twice, first in line {before}; remove one of the lines"
+                f"{line}: the id '{problem.id}' is there twice, first in line {earlier_number}; remove one of the lines"
             )
         problems.append(problem)
     return problems
@@ -79,7 +79,7 @@ def _human_eval(line: Line) -> CodeProblem:
         script="" if cases else f"{test}\ncheck(candidate)\n",
         canonical_solution=line.text("canonical_solution") if "canonical_solution" in line.record else None,
     )
-    return with_given(problem, line)
+    return with_preamble(problem, line)
 
 
 def _mbpp(line: Line) -> CodeProblem:
@@ -91,17 +91,17 @@ def _mbpp(line: Line) -> CodeProblem:
         raise DataError(f"{line}: 'task_id' is missing; download the file again")
     code = line.text("code")
     setup = _setup(line)
-    shown, entry_point = _first_call(tests, code, line)
+    example, entry_point = _first_call(tests, code, line)
     cases, script = from_asserts(tests, entry_point, line, setup)
     problem = CodeProblem(
         id=f"MBPP/{line.record['task_id']}",
-        prompt=f'"""\n{text}\n{shown}\n"""\n',
+        prompt=f'"""\n{text}\n{example}\n"""\n',
         entry_point=entry_point,
         cases=cases,
         script=script,
         canonical_solution=code.replace("\r\n", "\n"),
     )
-    return with_given(problem, line)
+    return with_preamble(problem, line)
 
 
 def _setup(line: Line) -> str:

@@ -31,13 +31,13 @@ def inspect(code: str) -> tuple[list[str], int]:
     objections = [(number, f"longer than {_LONG_LINE} characters") for number in long_lines]
     objections += _unused_imports(tree)
     for node in ast.walk(tree):
-        objections += _of_node(node)
+        objections += _node_objections(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            objections += _of_function(node)
+            objections += _function_objections(node)
     return [f"line {line}: {text}" for line, text in sorted(objections)], sum(1 for _ in ast.walk(tree))
 
 
-def _of_node(node: ast.AST) -> Iterator[tuple[int, str]]:
+def _node_objections(node: ast.AST) -> Iterator[tuple[int, str]]:
     match node:
         case ast.ExceptHandler(type=None):
             yield node.lineno, "a bare except"
@@ -57,25 +57,25 @@ def _of_node(node: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, "a lambda with a name"
     body = getattr(node, "body", None)
     if isinstance(body, list):
-        for statement, after in itertools.pairwise(body):
+        for statement, following in itertools.pairwise(body):
             if isinstance(statement, _ENDS):
-                yield after.lineno, "never reached"
+                yield following.lineno, "never reached"
                 break
 
 
-def _of_function(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
+def _function_objections(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[int, str]]:
     arguments = function.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     stored = {n.id: n.lineno for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     for default in [*arguments.defaults, *arguments.kw_defaults]:
         if isinstance(default, ast.List | ast.Dict | ast.Set):
             yield default.lineno, "a mutable default"
-    for argument in every:
-        if argument.arg not in used and not argument.arg.startswith("_"):
-            yield argument.lineno, f"the argument {argument.arg} is not used"
-        if argument.arg in _NAMES:
-            yield argument.lineno, f"the argument {argument.arg} hides a built-in"
+    for parameter in parameters:
+        if parameter.arg not in used and not parameter.arg.startswith("_"):
+            yield parameter.lineno, f"the argument {parameter.arg} is not used"
+        if parameter.arg in _NAMES:
+            yield parameter.lineno, f"the argument {parameter.arg} hides a built-in"
     for name, line in stored.items():
         if name not in used and not name.startswith("_"):
             yield line, f"{name} is not used"

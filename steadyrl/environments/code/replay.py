@@ -5,9 +5,9 @@ candidate could make many that hold, by returning much to loop over, and hide th
 
 The candidate is another process. The test code is run several times: what it does with the candidate is written down
 as steps, the candidate takes the steps in its own process, and the next run replays what they gave. Plain values come
-back as values. An object of the candidate's own stays with it: the test code has a ``Stand`` in for it, and can call
-it, read and set its attributes and hand it to the candidate; each of these is a step. So no expected value ever meets
-the candidate, and no object of the candidate ever takes part in a comparison.
+back as values. An object of the candidate's own stays with it: the test code has a ``Proxy`` of it, and can call it,
+read and set its attributes and hand it to the candidate; each of these is a step. So no expected value ever meets the
+candidate, and no object of the candidate ever takes part in a comparison.
 
 Arguments come back as the call has left them, for functions that work in place. A candidate that returns a value could
 choose with them what the tests compare this value with, as in ``assert f(xs) == sorted(xs)``. ``replay`` therefore
@@ -85,19 +85,19 @@ class Steps:
         self.in_place = False
         self.errors: dict[str, type[Exception]] = {}
         self._previous, self._results, self._values_only = previous, results, values_only
-        self._astray = False
+        self._diverged = False
         self._pending: tuple[Any, Sequence[Any], list[Any]] | None = None  # a result, arguments, what became of them
 
     def take(self, *step: Any) -> Any:
-        """Write a step down and return what it gave, or a ``Stand`` for it."""
+        """Record a step and return its value, or a ``Proxy`` of it."""
         number, self.changed = len(self.recorded), []
         self.recorded.append(list(step))
-        self._astray = self._astray or self._previous[number : number + 1] != self.recorded[number:]
-        if self._astray:  # from here on the results belong to other steps
-            return Stand(self, number, "")
+        self._diverged = self._diverged or self._previous[number : number + 1] != self.recorded[number:]
+        if self._diverged:  # from here on the results belong to other steps
+            return Proxy(self, number, "")
         match self._results[number] if number < len(self._results) else ["raised", "RuntimeError", "it has ended"]:
             case ["value", ["opaque", kind], _]:
-                return Stand(self, number, kind)
+                return Proxy(self, number, kind)
             case ["value", wire, ["list", *changed]]:
                 self.changed = changed
                 if kind := _opaque(wire):
@@ -126,10 +126,10 @@ class Steps:
         self._pending = result, arguments, self.changed
         self.in_place = self.in_place or (bool(self.changed) and result is not None)
         if result is None or not self._values_only:
-            self.thrown_away(result)
+            self.discard(result)
         return result
 
-    def thrown_away(self, result: Any) -> None:
+    def discard(self, result: Any) -> None:
         """Change the arguments of the last call if this is its result, at which nothing looks."""
         if self._pending is None or result is not self._pending[0]:
             return
@@ -137,19 +137,16 @@ class Steps:
         self._pending = None
         for argument, wire in zip(arguments, changed, strict=False):
             if not _opaque(wire):  # it holds objects that have stayed with the candidate
-                after = values.decode(wire)
-                if isinstance(argument, list) and isinstance(after, list):
-                    argument[:] = after
-                elif isinstance(argument, dict | set) and type(argument) is type(after):
+                value = values.decode(wire)
+                if isinstance(argument, list) and isinstance(value, list):
+                    argument[:] = value
+                elif isinstance(argument, dict | set) and type(argument) is type(value):
                     argument.clear()
-                    argument.update(after)
+                    argument.update(value)
 
 
-class Stand(values.Kept):
-    """Stands for an object that the candidate has kept, or for a result that is not known yet.
-
-    Every attribute is the object's, so that none of its names can mean one of ours; see ``_ours``.
-    """
+class Proxy(values.Reference):
+    """Stands for an object that stays with the candidate, or for a result that is not there yet."""
 
     def __init__(self, steps: Steps, number: int, kind: str):
         super().__init__(number)
@@ -169,7 +166,7 @@ class Stand(values.Kept):
         steps = _ours(self)["steps"]
         return steps.take("apply", _ours(self)["number"], steps.plain(list(arguments)), steps.plain(named))
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, value: object) -> bool:
         return _refuse(self, "compare an object with")
 
     def __instancecheck__(self, instance: object) -> bool:
@@ -186,18 +183,19 @@ class Stand(values.Kept):
 _PYTHONS_OWN = frozenset(dir(object)) | {"__copy__", "__deepcopy__"}  # asked of any object by Python itself
 
 
-def _ours(stand: Stand) -> dict[str, Any]:
-    """Return the attributes of the stand itself: its steps, its number among them, and the type of its object."""
-    attributes: dict[str, Any] = object.__getattribute__(stand, "__dict__")
+def _ours(proxy: Proxy) -> dict[str, Any]:
+    """Return the attributes of the proxy itself: its steps, its number among them, and the type of its object."""
+    # Any other attribute of a proxy is its object's, so that none of the object's names can mean one of ours.
+    attributes: dict[str, Any] = object.__getattribute__(proxy, "__dict__")
     return attributes
 
 
-def _refuse(stand: Stand, what: str) -> bool:
+def _refuse(proxy: Proxy, action: str) -> bool:
     """Note that something was asked that only the candidate could answer, and in its own favour."""
-    kind = _ours(stand)["kind"]
+    kind = _ours(proxy)["kind"]
     if not kind:
         raise Unknown
-    _ours(stand)["steps"].refused = f"they {what} one of type '{kind}', which stays with the answer"
+    _ours(proxy)["steps"].refused = f"they {action} one of type '{kind}', which stays with the answer"
     return False
 
 
@@ -242,14 +240,14 @@ def replay(
 
         random.seed(0)
         counts = [[0, 0] for _ in range(asserts)]
-        namespace: dict[str, Any] = {"__name__": "tests", "__mark__": mark, "__thrown_away__": steps.thrown_away}
+        namespace: dict[str, Any] = {"__name__": "tests", "__mark__": mark, "__thrown_away__": steps.discard}
         try:
             exec(code, namespace)
-            classes_here = {name: value for name, value in namespace.items() if isinstance(value, type)}
-            steps.errors = {name: value for name, value in classes_here.items() if issubclass(value, Exception)}
-            for borrowed in classes:
-                if borrowed not in steps.errors:
-                    namespace[borrowed] = steps.take("global", borrowed)
+            class_objects = {name: value for name, value in namespace.items() if isinstance(value, type)}
+            steps.errors = {name: value for name, value in class_objects.items() if issubclass(value, Exception)}
+            for class_name in classes:
+                if class_name not in steps.errors:
+                    namespace[class_name] = steps.take("global", class_name)
             for statement in tree.body:
                 # The test code calls the candidate under both names, whatever stands under them by now.
                 namespace.update({"candidate": steps.call, name: steps.call})
@@ -258,11 +256,12 @@ def replay(
             return counts, False
         return counts, True
 
-    before = json.loads(previous), json.loads(results)
-    steps = Steps(*before, values_only)
+    inputs = json.loads(previous), json.loads(results)
+    steps = Steps(*inputs, values_only)
     counts, reached_end = run(steps)
-    in_doubt = False
-    if steps.in_place and not values_only and steps.recorded == before[0]:
-        values_only_steps = Steps(*before, True)
-        in_doubt = run(values_only_steps) != (counts, reached_end) or values_only_steps.recorded != steps.recorded
-    return json.dumps(steps.recorded), len(steps.recorded), counts, reached_end, steps.refused, in_doubt
+    mutation_matters = False
+    if steps.in_place and not values_only and steps.recorded == inputs[0]:
+        values_only_steps = Steps(*inputs, True)
+        same_result = run(values_only_steps) == (counts, reached_end)
+        mutation_matters = not same_result or values_only_steps.recorded != steps.recorded
+    return json.dumps(steps.recorded), len(steps.recorded), counts, reached_end, steps.refused, mutation_matters

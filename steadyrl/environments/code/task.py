@@ -33,7 +33,7 @@ from steadyrl.environments.code.sandbox.pool import JailError
 from steadyrl.loop.tasks.jsonl import held_out_ids
 
 OWN_PROBLEMS = Path(__file__).with_name("problems.jsonl")
-_ENTRIES_KEPT = 10_000  # a step asks for each one once per reward part
+_CACHE_SIZE = 10_000  # a step asks for each one once per reward part
 _FINDING_COST = 0.2  # of quality, per objection
 _REFUSED_SHOWN = 20  # problems, by id and reason
 _USUAL_SIZE = 60  # nodes of a program, where no canonical solution gives a measure
@@ -108,10 +108,10 @@ class CodeTask(Task):
         self._train, self._heldout = _split(settings)
         self._by_id = {problem.id: problem for problem in [*self._train, *self._heldout]}
         self._sandbox, self._workers = open_sandbox(settings.sandbox), settings.sandbox.workers
-        self._judged: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
-        self._inspect = lru_cache(_ENTRIES_KEPT)(self._inspected)
+        self._verdicts: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
+        self._inspect = lru_cache(_CACHE_SIZE)(self._inspect_in_jail)
         self._ruff = find_ruff() if settings.lint == "ruff" else None
-        self._linted: OrderedDict[str, list[str]] = OrderedDict()
+        self._lint_lines: OrderedDict[str, list[str]] = OrderedDict()
         self._refuse_unjudgeable()
 
     def _refuse_unjudgeable(self) -> None:
@@ -174,7 +174,6 @@ class CodeTask(Task):
         return self._objections(answer.strip()) or ["nothing to object to"]
 
     def _score(self, measure: Measure, problem: Problem, rollout: Rollout) -> Score:
-        """Return what a measure says of an answer on which there is a verdict."""
         verdict = self._verdict(problem, rollout.text)
         if isinstance(verdict, str):
             return Score(None, unscored=verdict)
@@ -184,14 +183,13 @@ class CodeTask(Task):
             return Score(None, unscored=str(error))
 
     def _tests(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
-        passed_all = float(verdict.passed == verdict.total)
-        parts = {
-            "passed_all": passed_all,
+        metrics = {
+            "passed_all": float(verdict.passed == verdict.total),
             "compiles": float(verdict.outcome.compiled),
             "timed_out": float(verdict.outcome.verdict == "timeout"),
         }
-        value = passed_all if self._all_or_nothing else verdict.passed / verdict.total
-        return Score(value, parts, note=verdict.note)
+        value = metrics["passed_all"] if self._all_or_nothing else verdict.passed / verdict.total
+        return Score(value, metrics, note=verdict.note)
 
     def _compiles(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
         """Return 1 for a program that is Python; an answer of blank lines and comments adds nothing to its starter."""
@@ -201,20 +199,20 @@ class CodeTask(Task):
 
     def _quality(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
         """Return 1 less a fifth per objection, not below 0, for a program that passes all tests; else 0."""
-        code, objections, size = self._read(verdict, problem, text)
+        code, objections, size = self._inspect_passing(verdict, problem, text)
         objections = self._objections(code) if size else objections
         return Score(max(0.0, 1.0 - _FINDING_COST * len(objections)) if size else 0.0, note="; ".join(objections))
 
     def _brevity(self, verdict: Verdict, problem: CodeProblem, text: str) -> Score:
         """Return the canonical solution's size over the program's, at most 1, if it passes all tests; else 0."""
-        _, objections, size = self._read(verdict, problem, text)
+        _, objections, size = self._inspect_passing(verdict, problem, text)
         if not size:
             return Score(0.0, note="; ".join(objections))
         canonical = problem.canonical_solution
-        usual = self._inspect(program(canonical, problem))[1] if canonical is not None else 0
-        return Score(min(1.0, (usual or _USUAL_SIZE) / size))
+        reference_size = self._inspect(program(canonical, problem))[1] if canonical is not None else 0
+        return Score(min(1.0, (reference_size or _USUAL_SIZE) / size))
 
-    def _read(self, verdict: Verdict, problem: CodeProblem, text: str) -> tuple[str, list[str], int]:
+    def _inspect_passing(self, verdict: Verdict, problem: CodeProblem, text: str) -> tuple[str, list[str], int]:
         """Return a program, what there is to object to, and its size: 0 if it fails a test or cannot be read."""
         code = program(text, problem)
         return code, *(self._inspect(code) if verdict.passed == verdict.total else ([], 0))
@@ -225,14 +223,14 @@ class CodeTask(Task):
         The last ones asked for are kept; what the machine failed at is left to be tried once more, alone.
         """
         keys = [(problem.id, rollout.text) for problem, rollout in pairs if problem.id in self._by_id]
-        new = [key for key in dict.fromkeys(keys) if key not in self._judged][-_ENTRIES_KEPT:]
-        if self._workers == 1 or len(new) < 2:
+        missing = [key for key in dict.fromkeys(keys) if key not in self._verdicts][-_CACHE_SIZE:]
+        if self._workers == 1 or len(missing) < 2:
             return
         with ThreadPoolExecutor(self._workers) as pool:
-            for done, (key, verdict) in enumerate(zip(new, pool.map(self._judge, new), strict=True), start=1):
-                tell("programs", done, len(new))
+            for done, (key, verdict) in enumerate(zip(missing, pool.map(self._judge, missing), strict=True), start=1):
+                tell("programs", done, len(missing))
                 if isinstance(verdict, Verdict):
-                    _remember(self._judged, key, verdict)
+                    _remember(self._verdicts, key, verdict)
 
     def _lint_all(self, pairs: Pairs) -> None:
         """Run all answers, and have those that pass looked at in one call."""
@@ -244,18 +242,18 @@ class CodeTask(Task):
             verdict = self._verdict(problem, rollout.text)
             if not isinstance(verdict, str) and verdict.passed == verdict.total:
                 passing.append(program(rollout.text, self._by_id[problem.id]))
-        new = [code for code in dict.fromkeys(passing) if code not in self._linted]
-        for code, objections in zip(new, lint(self._ruff, new), strict=True):
-            _remember(self._linted, code, objections)
+        missing = [code for code in dict.fromkeys(passing) if code not in self._lint_lines]
+        for code, objections in zip(missing, lint(self._ruff, missing), strict=True):
+            _remember(self._lint_lines, code, objections)
 
     def _objections(self, code: str) -> list[str]:
         """Return what the syntax tree and ruff object to; of a line that both object to, what ruff says."""
         objections, _ = self._inspect(code)
         if self._ruff is None:
             return objections
-        if code not in self._linted:
-            _remember(self._linted, code, lint(self._ruff, [code])[0])
-        lint_lines = self._linted[code]
+        if code not in self._lint_lines:
+            _remember(self._lint_lines, code, lint(self._ruff, [code])[0])
+        lint_lines = self._lint_lines[code]
         lines = {line.partition(":")[0] for line in lint_lines}
         return [*lint_lines, *(line for line in objections if line.partition(":")[0] not in lines)]
 
@@ -267,18 +265,17 @@ class CodeTask(Task):
             return str(error)
 
     def _verdict(self, problem: Problem, text: str) -> Verdict | str:
-        """Return what the tests say, or why they cannot be asked."""
         key = (problem.id, text)
-        if key in self._judged:
-            return self._judged[key]
+        if key in self._verdicts:
+            return self._verdicts[key]
         if problem.id not in self._by_id:
             return f"there are no tests for the problem '{problem.id}'"
         verdict = self._judge(key)
         if isinstance(verdict, Verdict):
-            _remember(self._judged, key, verdict)
+            _remember(self._verdicts, key, verdict)
         return verdict
 
-    def _inspected(self, code: str) -> tuple[list[str], int]:
+    def _inspect_in_jail(self, code: str) -> tuple[list[str], int]:
         """Return the objections to a program and its size, 0 of one that cannot be read.
 
         It is parsed in the jail, for hostile text may need one.
@@ -318,5 +315,5 @@ def _load(name: str, settings: CodeSettings) -> list[CodeProblem]:
 
 def _remember(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
     cache[key] = value
-    if len(cache) > _ENTRIES_KEPT:
+    if len(cache) > _CACHE_SIZE:
         cache.popitem(last=False)

@@ -10,10 +10,10 @@ NAMES = ("Ana", "Ben", "Chi", "Dora", "Eli", "Femi", "Gita", "Hugo", "Ines", "Ju
 THINGS = ("apples", "books", "coins", "cards", "eggs", "pens", "shells", "stamps", "stones", "tickets")
 TRIES = 40  # per problem that is wanted; a level without enough different problems gives fewer
 
-Made = tuple[str, int]
+PromptAnswer = tuple[str, int]
 
 
-def generate(level: int, count: int, seed: int) -> list[Made]:
+def generate(level: int, count: int, seed: int) -> list[PromptAnswer]:
     """Return up to ``count`` different problems of a level, as prompt and answer; equal seeds give equal lists."""
     generator = np.random.default_rng([seed, level])
     answers: dict[str, int] = {}
@@ -25,26 +25,26 @@ def generate(level: int, count: int, seed: int) -> list[Made]:
     return list(answers.items())
 
 
-def _sum_of_digits(generator: np.random.Generator) -> Made:
+def _sum_of_digits(generator: np.random.Generator) -> PromptAnswer:
     a, b = _numbers(generator, 0, 10, 2)
     return f"What is {a} + {b}?", a + b
 
 
-def _two_digits(generator: np.random.Generator) -> Made:
+def _two_digits(generator: np.random.Generator) -> PromptAnswer:
     a, b = _numbers(generator, 10, 100, 2)
     if generator.random() < 0.5:
         return f"What is {a} + {b}?", a + b
     return f"What is {max(a, b)} - {min(a, b)}?", abs(a - b)
 
 
-def _product_or_quotient(generator: np.random.Generator) -> Made:
+def _product_or_quotient(generator: np.random.Generator) -> PromptAnswer:
     a, b = _numbers(generator, 2, 13, 2)
     if generator.random() < 0.5:
         return f"What is {a} * {b}?", a * b
     return f"What is {a * b} / {b}?", a
 
 
-def _two_operations(generator: np.random.Generator) -> Made:
+def _two_operations(generator: np.random.Generator) -> PromptAnswer:
     a, b, c = _numbers(generator, 2, 20, 3)
     forms = (
         (f"({a} + {b}) * {c}", (a + b) * c),
@@ -56,22 +56,22 @@ def _two_operations(generator: np.random.Generator) -> Made:
     return f"What is {text}?", answer
 
 
-def _one_step_story(generator: np.random.Generator) -> Made:
+def _one_step_story(generator: np.random.Generator) -> PromptAnswer:
     (name, friend), thing = _names(generator)
     a, b = _numbers(generator, 2, 50, 2)
-    more, fewer = max(a, b) + 1, min(a, b)
-    forms = (
+    larger, smaller = max(a, b) + 1, min(a, b)  # one is left at least
+    stories = (
         (f"{name} has {a} {thing}. {friend} gives {name} {b} more. How many {thing} does {name} have now?", a + b),
-        (f"{name} has {more} {thing} and gives {fewer} of them to {friend}. How many are left?", more - fewer),
+        (f"{name} has {larger} {thing} and gives {smaller} of them to {friend}. How many are left?", larger - smaller),
         (f"{name} has {a} boxes with {b} {thing} each. How many {thing} are there in all?", a * b),
     )
-    return forms[int(generator.integers(len(forms)))]
+    return stories[int(generator.integers(len(stories)))]
 
 
-def _two_step_story(generator: np.random.Generator) -> Made:
+def _two_step_story(generator: np.random.Generator) -> PromptAnswer:
     (name, friend), thing = _names(generator)
     a, b, c = _numbers(generator, 2, 12, 3)
-    forms = (
+    stories = (
         (
             f"{name} has {a} boxes with {b} {thing} each and buys {c} more {thing}. How many {thing} does {name} have?",
             a * b + c,
@@ -91,7 +91,7 @@ def _two_step_story(generator: np.random.Generator) -> Made:
             a * b + c * b,
         ),
     )
-    return forms[int(generator.integers(len(forms)))]
+    return stories[int(generator.integers(len(stories)))]
 
 
 def _numbers(generator: np.random.Generator, low: int, high: int, count: int) -> list[int]:
@@ -103,7 +103,7 @@ def _names(generator: np.random.Generator) -> tuple[tuple[str, str], str]:
     return (first, second), THINGS[int(generator.integers(len(THINGS)))]
 
 
-LEVELS: dict[int, Callable[[np.random.Generator], Made]] = {
+LEVELS: dict[int, Callable[[np.random.Generator], PromptAnswer]] = {
     1: _sum_of_digits,
     2: _two_digits,
     3: _product_or_quotient,

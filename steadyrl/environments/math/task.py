@@ -64,9 +64,9 @@ class MathTask:
         Raises:
             DataError: A level does not exist, or the file has a defect.
         """
-        self._after = f"\n{settings.instruction}" if settings.instruction else ""
+        self._suffix = f"\n{settings.instruction}" if settings.instruction else ""
         if settings.path:
-            problems = self._read(Path(settings.path))
+            problems = self._read_file(Path(settings.path))
             share = held_out_ids([problem.id for problem in problems], settings.heldout_share)
             held_out = set() if settings.heldout else share
             self._train = tuple(problem for problem in problems if problem.id not in held_out)
@@ -77,7 +77,7 @@ class MathTask:
                 raise DataError(f"task.args.levels has {unknown}; expected levels of {min(LEVELS)} to {max(LEVELS)}")
             self._train, self._heldout = self._generate(settings)
         if settings.heldout:
-            self._heldout = tuple(self._read(Path(settings.heldout)))
+            self._heldout = tuple(self._read_file(Path(settings.heldout)))
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split, the easy levels first."""
@@ -102,7 +102,7 @@ class MathTask:
 
     def ask(self, text: str) -> Problem:
         """Return the text as a new problem."""
-        return Problem("asked", text + self._after)
+        return Problem("asked", text + self._suffix)
 
     def show(self, answer: str) -> list[str]:
         """Return the number that an answer comes to."""
@@ -115,7 +115,7 @@ class MathTask:
         for level in sorted(set(settings.levels)):
             pairs = generate(level, settings.heldout_count + settings.train_count, _SEED)
             problems = [
-                Problem(f"level-{level}-{i}", prompt + self._after, {"answer": str(answer), "level": level})
+                Problem(f"level-{level}-{i}", prompt + self._suffix, {"answer": str(answer), "level": level})
                 for i, (prompt, answer) in enumerate(pairs)
             ]
             # A level may have fewer problems than were asked for; held out is a third of them at most.
@@ -124,7 +124,7 @@ class MathTask:
             train += problems[size:]
         return tuple(train), tuple(heldout)
 
-    def _read(self, path: Path) -> list[Problem]:
+    def _read_file(self, path: Path) -> list[Problem]:
         problems: dict[str, Problem] = {}
         for line in read_objects(path):
             question = line.filled("question")
@@ -138,7 +138,7 @@ class MathTask:
             id = line.filled("id") if "id" in line.record else f"line-{line.number}"
             if id in problems:
                 raise DataError(f"{line}: the id '{id}' is taken; give every problem its own")
-            problems[id] = Problem(id, question + self._after, columns)
+            problems[id] = Problem(id, question + self._suffix, columns)
         if len(problems) < 2:
             raise DataError(f"{path} has {len(problems)} problems; expected two or more")
         return list(problems.values())

@@ -59,8 +59,8 @@ def beir_corpus(folder: Path | str, split_seed: int = 0) -> Corpus:
     else:
         train, heldout = _split(train, training, split_seed)
     texts = {queries[query] for query in train}
-    if again := sum(queries[query] in texts for query in heldout):
-        log.warning("%d held-out requests of '%s' have the text of one that trains", again, folder)
+    if repeated := sum(queries[query] in texts for query in heldout):
+        log.warning("%d held-out requests of '%s' have the text of one that trains", repeated, folder)
     return Corpus(folder.resolve().name, documents, _requests(train, queries), _requests(heldout, queries))
 
 
@@ -100,7 +100,7 @@ def _id_of(line: Line, lines: dict[str, int]) -> str:
 
 
 def _judgements(
-    path: Path, queries: Container[str], documents: Container[str], trained: Container[str] = ()
+    path: Path, queries: Container[str], documents: Container[str], train_queries: Container[str] = ()
 ) -> Judgements:
     rows = read_lines(path)
     number, header = next(rows, (1, ""))
@@ -114,7 +114,7 @@ def _judgements(
             raise DataError(f"{path}, line {number}: no query of queries.jsonl has the id '{query}'")
         if document not in documents:
             raise DataError(f"{path}, line {number}: no document of corpus.jsonl has the id '{document}'")
-        if query in trained:
+        if query in train_queries:
             raise DataError(f"{path}, line {number}: query '{query}' is also in train.tsv; keep it in one file")
         if (query, document) in lines:
             first = lines[query, document]

@@ -46,7 +46,7 @@ class Feedback:
         """
         self._index = index
         self._documents = documents
-        self._read = functools.lru_cache(maxsize=10_000)(self._words_and_pairs)
+        self._cached_words = functools.lru_cache(maxsize=10_000)(self._words_and_pairs)
         self._rarity = functools.lru_cache(maxsize=100_000)(
             lambda word: math.log(self._index.document_count / self._index.document_frequency(word))
         )
@@ -67,19 +67,19 @@ class Feedback:
             EngineFailure: If the engine fails, or takes longer than 30 s.
         """
         ranked = self._index.ranked(content_words(request), _DOCUMENTS, _TIME_LIMIT_S)
-        first = [number for number, _ in ranked]
+        numbers = [number for number, _ in ranked]
         weights: defaultdict[str, float] = defaultdict(float)
-        together: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for number, chance in zip(first, _CHANCE, strict=False):
-            words, pairs = self._read(number)
+        pair_chances: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for number, chance in zip(numbers, _CHANCE, strict=False):
+            words, pairs = self._cached_words(number)
             for word in words:
                 weights[word] += chance * self._rarity(word)
             for pair in pairs:
-                together[pair] += chance
+                pair_chances[pair] += chance
         candidates = sorted(weights, key=lambda word: (-weights[word], word))[:_CANDIDATES]
-        likely = [pair for pair in together if set(pair) <= set(candidates)]
-        phrases = sorted(likely, key=lambda pair: (-together[pair], pair))[:_PHRASES]
-        return self._in_order(candidates, phrases, first) if candidates else []
+        likely = [pair for pair in pair_chances if set(pair) <= set(candidates)]
+        phrases = sorted(likely, key=lambda pair: (-pair_chances[pair], pair))[:_PHRASES]
+        return self._select_terms(candidates, phrases, numbers) if candidates else []
 
     def _words_and_pairs(self, number: int) -> tuple[list[str], set[tuple[str, str]]]:
         """Return a document's words that another one has too, and pairs of them that follow one another."""
@@ -88,36 +88,39 @@ class Feedback:
         word_set = set(words)
         return words, {(a, b) for a, b in itertools.pairwise(text) if a != b and a in word_set and b in word_set}
 
-    def _in_order(self, words: Sequence[str], phrases: Sequence[tuple[str, str]], first: Sequence[int]) -> list[str]:
+    def _select_terms(
+        self, words: Sequence[str], phrases: Sequence[tuple[str, str]], numbers: Sequence[int]
+    ) -> list[str]:
         """Return which words and phrases to keep, those of the best queries first."""
         leaves: list[_Leaf] = [*map(Term, words), *map(Phrase, phrases)]
-        rows = np.zeros((len(leaves), self._index.document_count), np.float32)
-        for row, leaf in zip(rows, leaves, strict=True):
+        matches = np.zeros((len(leaves), self._index.document_count), np.float32)  # [L, documents]
+        for row, leaf in zip(matches, leaves, strict=True):
             row[self._index.search(leaf)] = 1.0
-        joint_counts = rows @ rows.T  # documents that two of them find, [leaves, leaves]
-        counts = np.diag(joint_counts)
-        likely = rows[:, first]
-        chances = _CHANCE[: len(first)]
-        expected = 2 * (likely * chances) @ likely.T / (joint_counts + _RELEVANT)  # F1
-        alone = np.diag(expected)
+        joint_counts = matches @ matches.T  # [L, L], documents that both leaves find
+        counts = np.diag(joint_counts)  # [L]
+        ranked_matches = matches[:, numbers]  # [L, ranked documents]
+        pair_f1 = (
+            2 * (ranked_matches * _CHANCE[: len(numbers)]) @ ranked_matches.T / (joint_counts + _RELEVANT)
+        )  # [L, L]
+        leaf_f1 = np.diag(pair_f1)  # [L]
         count = len(words)
-        word_f1 = dict(zip(words, alone, strict=False))
-        better = np.triu(expected > np.maximum(alone, alone[:, None]), 1)[:count, :count]
+        word_f1 = dict(zip(words, leaf_f1, strict=False))
+        better = np.triu(pair_f1 > np.maximum(leaf_f1, leaf_f1[:, None]), 1)[:count, :count]
         pairs = np.argwhere(better).tolist()
-        queries: list[tuple[float, tuple[int, ...]]] = [(expected[i, j], (i, j)) for i, j in pairs]
-        for place, phrase in enumerate(phrases, count):
-            if alone[place] > max(word_f1[word] for word in phrase):
-                queries.append((alone[place] + _PHRASE_BONUS, (place,)))
+        queries: list[tuple[float, tuple[int, ...]]] = [(pair_f1[i, j], (i, j)) for i, j in pairs]
+        for i, phrase in enumerate(phrases, count):
+            if leaf_f1[i] > max(word_f1[word] for word in phrase):
+                queries.append((leaf_f1[i] + _PHRASE_BONUS, (i,)))
         queries.sort(key=lambda query: -query[0])
         selected: list[int] = []
         used_words: set[str] = set()
-        for place in dict.fromkeys([*(place for _, query in queries for place in query), *range(count)]):
-            own = terms(leaves[place])
+        for i in dict.fromkeys([*(i for _, query in queries for i in query), *range(count)]):
+            leaf_words = terms(leaves[i])
             if (
-                used_words.isdisjoint(own)
-                and len(used_words) + len(own) <= _WORDS
-                and not any(joint_counts[place, other] == min(counts[place], counts[other]) for other in selected)
+                used_words.isdisjoint(leaf_words)
+                and len(used_words) + len(leaf_words) <= _WORDS
+                and not any(joint_counts[i, earlier] == min(counts[i], counts[earlier]) for earlier in selected)
             ):
-                selected.append(place)
-                used_words.update(own)
-        return [words[place] if place < count else f'"{" ".join(phrases[place - count])}"' for place in selected]
+                selected.append(i)
+                used_words.update(leaf_words)
+        return [words[i] if i < count else f'"{" ".join(phrases[i - count])}"' for i in selected]

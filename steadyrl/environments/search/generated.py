@@ -51,7 +51,7 @@ def generated_corpus(concepts: int = 30, documents: int = 1500, seed: int = 0) -
     """
     rng = random.Random(seed)
     synonyms, noise = _vocabulary(concepts, rng)
-    texts, relevant = _written(synonyms, noise, documents, rng)
+    texts, relevant = _texts(synonyms, noise, documents, rng)
     pairs = sorted(pair for pair, numbers in relevant.items() if len(numbers) >= MIN_RELEVANT)
     held_out = _held_out(pairs, rng)
     if not held_out:
@@ -84,15 +84,15 @@ def _document_id(number: int) -> str:
 def _vocabulary(concepts: int, rng: random.Random) -> tuple[list[tuple[str, ...]], list[str]]:
     letters = itertools.product(_CONSONANTS, _VOWELS, _CONSONANTS, _LAST_VOWELS)
     words = [word for word in map("".join, letters) if word not in STOP_WORDS]
-    most = (len(words) - NOISE_VOCABULARY) // SYNONYMS
-    if not CONCEPTS_PER_DOCUMENT[1] <= concepts <= most:
-        raise ConfigError(f"concepts is {concepts}; expected {CONCEPTS_PER_DOCUMENT[1]} to {most}")
+    limit = (len(words) - NOISE_VOCABULARY) // SYNONYMS
+    if not CONCEPTS_PER_DOCUMENT[1] <= concepts <= limit:
+        raise ConfigError(f"concepts is {concepts}; expected {CONCEPTS_PER_DOCUMENT[1]} to {limit}")
     rng.shuffle(words)
     noise, concept_words = words[:NOISE_VOCABULARY], words[NOISE_VOCABULARY:]
     return [tuple(concept_words[SYNONYMS * i : SYNONYMS * (i + 1)]) for i in range(concepts)], noise
 
 
-def _written(
+def _texts(
     synonyms: Sequence[tuple[str, ...]], noise: Sequence[str], documents: int, rng: random.Random
 ) -> tuple[list[str], dict[Pair, list[int]]]:
     """Return the documents' texts, and the numbers of the documents that have both concepts of a pair."""
@@ -113,9 +113,9 @@ def _written(
 def _held_out(pairs: Sequence[Pair], rng: random.Random) -> frozenset[Pair]:
     """Choose a share of the pairs such that each of their concepts keeps a pair to train on."""
     training = Counter(concept for pair in pairs for concept in pair)
-    chosen: set[Pair] = set()
+    held_out: set[Pair] = set()
     for pair in rng.sample(pairs, len(pairs)):
-        if len(chosen) < round(HELDOUT_SHARE * len(pairs)) and all(training[concept] > 1 for concept in pair):
-            chosen.add(pair)
+        if len(held_out) < round(HELDOUT_SHARE * len(pairs)) and all(training[concept] > 1 for concept in pair):
+            held_out.add(pair)
             training.subtract(pair)
-    return frozenset(chosen)
+    return frozenset(held_out)

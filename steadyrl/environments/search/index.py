@@ -83,15 +83,15 @@ class SearchIndex:
         if path is None:
             return cls(_filled_database(":memory:", documents))
         # Beside the file, so that the renaming stays on one disk.
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        part.unlink(missing_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        temporary.unlink(missing_ok=True)
         try:
-            _filled_database(part, documents).close()
-            part.replace(path)
+            _filled_database(temporary, documents).close()
+            temporary.replace(path)
         except (sqlite3.OperationalError, IsADirectoryError) as error:
             raise AccessError(f"cannot write the search index {path} ({error}); is its folder writable?") from error
         finally:
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return cls.open(path)
 
     @classmethod
@@ -150,12 +150,15 @@ class SearchIndex:
                 self._cache.move_to_end(expression)
                 return self._cache[expression]
             self.cache_misses += 1
-            numbers = _matches(self._connection, expression, time_limit_s)
+            query = "SELECT rowid FROM documents WHERE documents MATCH ? ORDER BY rowid"
+            rows = _rows(self._connection, query, (expression,), time_limit_s)
+            numbers = np.array([row[0] for row in rows], dtype=np.int32)
+            numbers.setflags(write=False)
             self._cache[expression] = numbers
             self._cached_numbers += numbers.size
             while len(self._cache) > CACHE_ENTRIES or self._cached_numbers > CACHE_NUMBERS:
-                _, forgotten = self._cache.popitem(last=False)
-                self._cached_numbers -= forgotten.size
+                _, evicted = self._cache.popitem(last=False)
+                self._cached_numbers -= evicted.size
             return numbers
 
     def marks(self, node: Node) -> np.ndarray:
@@ -217,9 +220,9 @@ def _require_fts5(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE temp.fts5_probe")
 
 
-def _filled_database(place: Path | Literal[":memory:"], documents: Iterable[Document]) -> sqlite3.Connection:
+def _filled_database(location: Path | Literal[":memory:"], documents: Iterable[Document]) -> sqlite3.Connection:
     with contextlib.ExitStack() as on_failure:
-        connection = sqlite3.connect(place, check_same_thread=False)
+        connection = sqlite3.connect(location, check_same_thread=False)
         on_failure.callback(connection.close)
         _require_fts5(connection)
         # A failed build deletes its file, so there is nothing to roll back.
@@ -247,13 +250,6 @@ def _filled_database(place: Path | Literal[":memory:"], documents: Iterable[Docu
         connection.commit()
         on_failure.pop_all()
     return connection
-
-
-def _matches(connection: sqlite3.Connection, expression: str, time_limit_s: float) -> np.ndarray:
-    query = "SELECT rowid FROM documents WHERE documents MATCH ? ORDER BY rowid"
-    numbers = np.array([row[0] for row in _rows(connection, query, (expression,), time_limit_s)], dtype=np.int32)
-    numbers.setflags(write=False)
-    return numbers
 
 
 def _rows(connection: sqlite3.Connection, query: str, values: tuple[Any, ...], time_limit_s: float) -> list[Any]:

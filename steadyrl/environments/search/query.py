@@ -89,7 +89,7 @@ def canonical(node: Node) -> str:
     ``a AND b`` and ``(b AND a)`` become equal. FTS5 can read it too; the deepest child comes first because that
     keeps the stack of FTS5's parser low.
     """
-    return _written(_normal(node))
+    return _write(_normalize(node))
 
 
 def to_fts5(node: Node) -> str:
@@ -115,7 +115,7 @@ def _or_expr(tokens: deque[Token]) -> Node:
     while tokens[0].kind == "OR":
         tokens.popleft()
         children.append(_and_expr(tokens))
-    return _joined(Or, children)
+    return _join(Or, children)
 
 
 def _and_expr(tokens: deque[Token]) -> Node:
@@ -123,13 +123,13 @@ def _and_expr(tokens: deque[Token]) -> Node:
     positive = [_operand(tokens)]
     dropped: list[Node] = []
     while tokens[0].kind in ("AND", "NOT"):
-        takes_away = tokens.popleft().kind == "NOT"
+        is_negated = tokens.popleft().kind == "NOT"
         if tokens[0].kind == "NOT":
-            takes_away = True
+            is_negated = True
             tokens.popleft()
-        (dropped if takes_away else positive).append(_operand(tokens))
-    keep = _joined(And, positive)
-    return Not(keep, _joined(Or, dropped)) if dropped else keep
+        (dropped if is_negated else positive).append(_operand(tokens))
+    keep = _join(And, positive)
+    return Not(keep, _join(Or, dropped)) if dropped else keep
 
 
 def _operand(tokens: deque[Token]) -> Node:
@@ -141,36 +141,36 @@ def _operand(tokens: deque[Token]) -> Node:
     return inner
 
 
-def _joined(kind: type[And] | type[Or], children: list[Node]) -> Node:
+def _join(kind: type[And] | type[Or], children: list[Node]) -> Node:
     return children[0] if len(children) == 1 else kind(tuple(children))
 
 
-def _normal(node: Node) -> Node:
+def _normalize(node: Node) -> Node:
     match node:
         case Not(keep, drop):
-            keep = _normal(keep)
+            keep = _normalize(keep)
             if isinstance(keep, Not):
-                return Not(keep.keep, _normal(Or((keep.drop, drop))))
-            return Not(keep, _normal(drop))
+                return Not(keep.keep, _normalize(Or((keep.drop, drop))))
+            return Not(keep, _normalize(drop))
         case And(children):
-            children = tuple(_normal(child) for child in children)
+            children = tuple(_normalize(child) for child in children)
             dropped = tuple(child.drop for child in children if isinstance(child, Not))
             if not dropped:
                 return _flat(And, children)
             positive = (child.keep if isinstance(child, Not) else child for child in children)
-            return Not(_normal(And(tuple(positive))), _normal(Or(dropped)))
+            return Not(_normalize(And(tuple(positive))), _normalize(Or(dropped)))
         case Or(children):
-            return _flat(Or, tuple(_normal(child) for child in children))
+            return _flat(Or, tuple(_normalize(child) for child in children))
     return node
 
 
 def _flat(kind: type[And] | type[Or], children: tuple[Node, ...]) -> Node:
-    flat: dict[str, Node] = {}
+    by_text: dict[str, Node] = {}
     for child in children:
-        same = child.children if isinstance(child, kind) else (child,)
-        flat |= {_written(grandchild): grandchild for grandchild in same}
-    order = sorted(flat, key=lambda text: (-_depth(flat[text]), text))
-    return _joined(kind, [flat[text] for text in order])
+        operands = child.children if isinstance(child, kind) else (child,)
+        by_text |= {_write(grandchild): grandchild for grandchild in operands}
+    order = sorted(by_text, key=lambda text: (-_depth(by_text[text]), text))
+    return _join(kind, [by_text[text] for text in order])
 
 
 def _depth(node: Node) -> int:
@@ -182,7 +182,7 @@ def _depth(node: Node) -> int:
     return 0
 
 
-def _written(node: Node) -> str:
+def _write(node: Node) -> str:
     # FTS5's precedence is NOT, then AND, then OR. No further parentheses are written: each costs a place on its stack.
     match node:
         case Term(text, prefix):
@@ -194,8 +194,8 @@ def _written(node: Node) -> str:
         case And(children):
             return " AND ".join(_grouped(child, (Or,)) for child in children)
         case Or(children):
-            return " OR ".join(_written(child) for child in children)
+            return " OR ".join(_write(child) for child in children)
 
 
 def _grouped(node: Node, kinds: tuple[type, ...]) -> str:
-    return f"({_written(node)})" if isinstance(node, kinds) else _written(node)
+    return f"({_write(node)})" if isinstance(node, kinds) else _write(node)

@@ -68,9 +68,9 @@ def name_words(name: str) -> list[str]:
 
 def _module_requests(entries: Sequence[Entry]) -> list[Request]:
     last_names = [entry.name.rpartition(".")[2] for entry in entries]
-    words = [set(name_words(name)) for name in last_names]
-    sharers = Counter(word for own in words for word in own)
-    particular = [{w for w in own if len(w) > 2 and sharers[w] <= MAX_NAME_SHARERS} for own in words]
+    words_of_names = [set(name_words(name)) for name in last_names]
+    sharers = Counter(word for words in words_of_names for word in words)
+    subject_words = [{w for w in words if len(w) > 2 and sharers[w] <= MAX_NAME_SHARERS} for words in words_of_names]
     mentioned = [set(re.findall(r"\w+", f"{entry.summary} {entry.body}")) for entry in entries]
     requests = []
     for i, entry in enumerate(entries):
@@ -80,7 +80,7 @@ def _module_requests(entries: Sequence[Entry]) -> list[Request]:
             candidate.name
             for j, candidate in enumerate(entries)
             if i == j
-            or particular[i] & particular[j]
+            or subject_words[i] & subject_words[j]
             or (len(last_names[j]) > 3 and last_names[j] in mentioned[i])
             or (len(last_names[i]) > 3 and last_names[i] in mentioned[j])
         )

@@ -24,21 +24,16 @@ _LEFT_OUT = {
     "test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "site-packages", "dist-packages",
     "__phello__", "pydoc_data", "__pycache__", "this", "antigravity", "_pyrepl", "encodings",
 }  # fmt: skip
-# Extension modules whose public module has another name.
-_PUBLIC_NAMES = {
-    "_asyncio": "asyncio", "_bisect": "bisect", "_bz2": "bz2", "_codecs": "codecs", "_collections": "collections",
-    "_contextvars": "contextvars", "_csv": "csv", "_ctypes": "ctypes", "_curses": "curses", "_datetime": "datetime",
-    "_decimal": "decimal", "_elementtree": "xml.etree.ElementTree", "_functools": "functools", "_hashlib": "hashlib",
-    "_heapq": "heapq", "_io": "io", "_json": "json", "_locale": "locale", "_lzma": "lzma",
-    "_multiprocessing": "multiprocessing", "_operator": "operator", "_pickle": "pickle", "_queue": "queue",
-    "_random": "random", "_signal": "signal", "_socket": "socket", "_sqlite3": "sqlite3", "_ssl": "ssl",
-    "_stat": "stat", "_statistics": "statistics", "_struct": "struct", "_symtable": "symtable", "_thread": "threading",
-    "_tracemalloc": "tracemalloc", "_weakref": "weakref", "_zoneinfo": "zoneinfo", "posix": "os", "pyexpat":
-    "xml.parsers.expat", "builtins": "builtins", "array": "array", "atexit": "atexit", "binascii": "binascii",
-    "cmath": "cmath", "errno": "errno", "fcntl": "fcntl", "gc": "gc", "grp": "grp", "itertools": "itertools",
-    "marshal": "marshal", "math": "math", "mmap": "mmap", "pwd": "pwd", "resource": "resource", "select": "select",
-    "sys": "sys", "syslog": "syslog", "termios": "termios", "time": "time", "unicodedata": "unicodedata",
-    "zlib": "zlib",
+# Modules that are not written in Python; one with an underscore belongs to the public module without it.
+_EXTENSIONS = (
+    "_asyncio _bisect _bz2 _codecs _collections _contextvars _csv _ctypes _curses _datetime _decimal _functools "
+    "_hashlib _heapq _io _json _locale _lzma _multiprocessing _operator _pickle _queue _random _signal _socket "
+    "_sqlite3 _ssl _stat _statistics _struct _symtable _tracemalloc _weakref _zoneinfo builtins array atexit binascii "
+    "cmath errno fcntl gc grp itertools marshal math mmap pwd resource select sys syslog termios time unicodedata "
+    "zlib"
+).split()
+_PUBLIC_NAMES = {name: name.lstrip("_") for name in _EXTENSIONS} | {
+    "_elementtree": "xml.etree.ElementTree", "_thread": "threading", "posix": "os", "pyexpat": "xml.parsers.expat",
 }  # fmt: skip
 
 
@@ -72,10 +67,10 @@ def read_entries() -> list[Entry]:
 def _source_entries() -> Iterator[Entry]:
     library = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(_source_files(library)):
-        parts = path.relative_to(library).with_suffix("").parts
-        if _is_left_out(parts[-1]) and parts[-1] != "__init__":
+        segments = path.relative_to(library).with_suffix("").parts
+        if _is_left_out(segments[-1]) and segments[-1] != "__init__":
             continue
-        module = ".".join(p for p in parts if p != "__init__")
+        module = ".".join(p for p in segments if p != "__init__")
         try:
             with warnings.catch_warnings(action="ignore"):  # invalid escapes in old docstrings
                 tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -85,9 +80,9 @@ def _source_entries() -> Iterator[Entry]:
 
 
 def _source_files(library: Path) -> Iterator[Path]:
-    """Yield the source files of the folders that count; site-packages, which may hold any number, is not entered."""
-    for folder, below, names in os.walk(library):
-        below[:] = [name for name in below if not _is_left_out(name)]
+    for folder, subfolders, names in os.walk(library):
+        # In place, so that site-packages, which may hold any number of files, is not entered.
+        subfolders[:] = [name for name in subfolders if not _is_left_out(name)]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
@@ -129,15 +124,15 @@ def _extension_entries() -> Iterator[Entry]:
 
 def _object_entries(name: str, module: str, value: object) -> Iterator[Entry]:
     if inspect.isclass(value):
-        yield from _entry(name, module, "class", _own_doc(value))
+        yield from _entry(name, module, "class", _clean_doc(value))
         for attribute, member in sorted(vars(value).items()):
             if not attribute.startswith("_") and callable(member):
-                yield from _entry(f"{name}.{attribute}", module, "function", _own_doc(member))
+                yield from _entry(f"{name}.{attribute}", module, "function", _clean_doc(member))
     elif callable(value):
-        yield from _entry(name, module, "function", _own_doc(value))
+        yield from _entry(name, module, "function", _clean_doc(value))
 
 
-def _own_doc(value: object) -> str | None:
+def _clean_doc(value: object) -> str | None:
     doc = value.__doc__
     return inspect.cleandoc(doc) if isinstance(doc, str) else None
 
@@ -147,14 +142,14 @@ def _entry(name: str, module: str, kind: str, doc: str | None) -> Iterator[Entry
     if not doc:
         return
     doc = re.sub(r"^\s*[\w.]+\([^\n]*\)\s*(?:->[^\n]*?)?(?:--|:|\n)\s*", "", doc.strip(), count=1).strip()
-    first, _, body = doc.partition("\n\n")
-    first = " ".join(first.split())
-    cut = re.search(r"(?<=[a-z)\]'\"`])\.\s+(?=[A-Z'\"`])", first)
-    if cut:
-        first, body = first[: cut.start() + 1], first[cut.end() :] + "\n\n" + body
-    if len(re.findall(r"[A-Za-z]{2,}", first)) < 3 or len(first) > 240:
+    summary, _, body = doc.partition("\n\n")
+    summary = " ".join(summary.split())
+    sentence_end = re.search(r"(?<=[a-z)\]'\"`])\.\s+(?=[A-Z'\"`])", summary)
+    if sentence_end:
+        summary, body = summary[: sentence_end.start() + 1], summary[sentence_end.end() :] + "\n\n" + body
+    if len(re.findall(r"[A-Za-z]{2,}", summary)) < 3 or len(summary) > 240:
         return
-    yield Entry(name, module, kind, first, body.strip())
+    yield Entry(name, module, kind, summary, body.strip())
 
 
 def interpreter_tag() -> str:

@@ -41,13 +41,13 @@ from steadyrl.environments.search.query import Node, canonical, parse, terms
 from steadyrl.environments.search.teacher import taught_query
 from steadyrl.environments.search.worth import MALFORMED, weigh
 
-_JUDGED_ENTRIES = 10_000  # judgements to keep; a step needs each one once per reward part
+_CACHE_SIZE = 10_000  # judgements to keep; a step needs each one once per reward part
 _HITS_SHOWN = 5
 _FOUND = "{found}"
 _RANKED_REQUESTS = 1000  # training requests, at most, that decide how many ranked documents to take
 _TAUGHT_WORDS = 7  # of a request, the rarest
 _PER_SKIP = 0.15  # F1; see taught_query
-_PARTS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
+_METRICS = ("recall", "precision", "bits", "worth", "joint", "structure", "parseable")  # beside retrieval
 
 
 class SearchSettings(Section):
@@ -95,7 +95,7 @@ class SearchTask:
             request.id: np.array(sorted(self.index.number_of(i) for i in request.relevant), np.int32)
             for request in [*self.corpus.train, *self.corpus.heldout]
         }
-        self._judged = lru_cache(_JUDGED_ENTRIES)(self._measure)
+        self._cached_score = lru_cache(_CACHE_SIZE)(self._measure)
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """See Task."""
@@ -109,14 +109,14 @@ class SearchTask:
 
     def rewards(self) -> Mapping[str, RewardFn]:
         """See Task."""
-        return {"retrieval": self._judge, **{name: partial(self._part, name) for name in _PARTS}}
+        return {"retrieval": self._judge, **{name: partial(self._metric_score, name) for name in _METRICS}}
 
     def baselines(self) -> Mapping[str, Callable[[Problem], str]]:
         """See Task: queries that rules make from the request's words, and a plain ranked search."""
         rules = {name: self._baseline(rule) for name, rule in BASELINES.items()}
         rules["ranked search (BM25)"] = self._ranked
         if self._feedback:
-            rules["first phrase or pair of words found"] = lambda problem: _first(problem.columns["found"])
+            rules["first phrase or pair of words found"] = lambda problem: _first_query(problem.columns["found"])
         return rules
 
     def gold(self, problem: Problem) -> str | None:
@@ -164,22 +164,22 @@ class SearchTask:
 
     def _judge(self, problem: Problem, rollout: Rollout) -> Score:
         try:
-            return self._judged(problem.id, rollout.text)
+            return self._cached_score(problem.id, rollout.text)
         except EngineFailure as error:  # no verdict, and not remembered as one
             return Score(None, unscored=str(error))
 
     def _measure(self, problem: str, text: str) -> Score:
         parsed = parse(text)
         if parsed.tree is None:
-            return Score(0.0, dict.fromkeys(_PARTS, 0.0) | MALFORMED, note=f"malformed: {parsed.problem}")
+            return Score(0.0, dict.fromkeys(_METRICS, 0.0) | MALFORMED, note=f"malformed: {parsed.problem}")
         retrieved = self.index.search(parsed.tree)
         worth = weigh(parsed.tree, self._relevant[problem], self.index)
-        parts = measure(retrieved, self._relevant[problem], self.index.document_count)
-        shown = ", ".join(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])
-        parts |= worth.parts() | {"structure": structure(parsed.tree), "parseable": 1.0}
-        return Score(parts.pop("f1"), parts, note=f"{len(retrieved)} found: {shown}")
+        metrics = measure(retrieved, self._relevant[problem], self.index.document_count)
+        ids = ", ".join(self.index.ids[n] for n in retrieved[:_HITS_SHOWN])
+        metrics |= worth.metrics() | {"structure": structure(parsed.tree), "parseable": 1.0}
+        return Score(metrics.pop("f1"), metrics, note=f"{len(retrieved)} found: {ids}")
 
-    def _part(self, name: str, problem: Problem, rollout: Rollout) -> Score:
+    def _metric_score(self, name: str, problem: Problem, rollout: Rollout) -> Score:
         score = self._judge(problem, rollout)
         return replace(score, value=score.parts.get(name), parts={}, note="")
 
@@ -191,7 +191,7 @@ class SearchTask:
     @cached_property
     def _ranked_count(self) -> int:
         requests = self.corpus.train[:: 1 + len(self.corpus.train) // _RANKED_REQUESTS]
-        f1 = np.zeros((len(requests), MAX_DOCUMENTS))
+        f1 = np.zeros((len(requests), MAX_DOCUMENTS))  # [requests, documents taken - 1]
         for row, request in zip(f1, requests, strict=True):
             numbers = np.array(ranked_first(request.text, MAX_DOCUMENTS, self.index), np.int32)
             for count in range(1, MAX_DOCUMENTS + 1):
@@ -202,7 +202,7 @@ class SearchTask:
         return lambda problem: rule(problem.columns["request"], self.index)
 
 
-def _first(words: Sequence[str]) -> str:
+def _first_query(words: Sequence[str]) -> str:
     return words[0] if words and words[0].startswith('"') else " AND ".join(words[:2])
 
 
@@ -215,8 +215,8 @@ def structure(tree: Node) -> float:
     words = terms(tree)
     if len(set(words)) < len(words):
         return 0.0
-    written = canonical(tree)  # operators are in capitals, words in lower case
-    narrows, widens = " AND " in written or " NOT " in written, " OR " in written
+    query_text = canonical(tree)  # operators are in capitals, words in lower case
+    narrows, widens = " AND " in query_text or " NOT " in query_text, " OR " in query_text
     return 0.5 * narrows + 0.5 * widens
 
 
@@ -233,15 +233,13 @@ def measure(retrieved: np.ndarray, relevant: np.ndarray, documents: int) -> dict
         the query supplies, log(precision / share of relevant documents) / log(documents / relevant), floored at 0.
     """
     hits = len(np.intersect1d(retrieved, relevant, assume_unique=True))
-    size, wanted = len(retrieved), len(relevant)
-    parts = {"f1": 0.0, "recall": 0.0, "precision": 0.0, "bits": 0.0, "result_size": float(size)}
-    if hits:
-        recall, precision = hits / wanted, hits / size
-        gain = math.log(precision * documents / wanted) / math.log(documents / wanted) if wanted < documents else 0.0
-        parts |= {
-            "f1": 2 * hits / (size + wanted),
-            "recall": recall,
-            "precision": precision,
-            "bits": recall * max(0.0, gain),
-        }
-    return parts
+    size, total = len(retrieved), len(relevant)
+    precision, recall = hits / max(1, size), hits / total
+    gain = math.log(precision * documents / total) / math.log(documents / total) if hits and total < documents else 0.0
+    return {
+        "f1": 2 * hits / (size + total),
+        "recall": recall,
+        "precision": precision,
+        "bits": recall * max(0.0, gain),
+        "result_size": float(size),
+    }

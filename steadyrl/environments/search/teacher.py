@@ -43,48 +43,50 @@ def taught_query(
         per_skip: F1 that a query has to make up for, for each word that it passes over: that comes in ``words`` before
             one of its own. Where this order means something, luck with words far back is not taught.
     """
-    wanted = np.zeros(index.document_count, bool)
-    wanted[relevant] = True
+    relevant_mask = np.zeros(index.document_count, bool)  # [documents]
+    relevant_mask[relevant] = True
     phrases = {word: words_of(word) for word in words if word.startswith('"')}
     marks = {word: index.marks(Term(word)) for word in words if word not in phrases}
-    quoted = [
+    phrase_queries = [
         (phrase, f1)
-        for phrase, parts in phrases.items()
-        if (f1 := f1_of(index.marks(Phrase(parts)), wanted))
-        > max(f1_of(index.marks(Term(part)), wanted) for part in parts)
+        for phrase, phrase_words in phrases.items()
+        if (f1 := f1_of(index.marks(Phrase(phrase_words)), relevant_mask))
+        > max(f1_of(index.marks(Term(word)), relevant_mask) for word in phrase_words)
     ]
     generator = np.random.default_rng(zlib.crc32(id.encode()))
-    places = {word: place for place, word in enumerate(words)}
-    forms = [quoted, *_forms(marks, wanted)]
-    best = [_drawn(queries, places, per_skip, generator) for queries in forms if queries]
-    query, f1 = _drawn(best, places, per_skip, generator) if best else ("", 0.0)
+    positions = {word: position for position, word in enumerate(words)}
+    forms = [phrase_queries, *_queries_by_form(marks, relevant_mask)]
+    form_queries = [_draw(queries, positions, per_skip, generator) for queries in forms if queries]
+    query, f1 = _draw(form_queries, positions, per_skip, generator) if form_queries else ("", 0.0)
     return query if f1 >= _WORTH_TEACHING else None
 
 
-def _forms(marks: _Marks, wanted: np.ndarray) -> Iterator[list[_Query]]:
+def _queries_by_form(marks: _Marks, relevant: np.ndarray) -> Iterator[list[_Query]]:
     """Yield the queries of each form of which no word could be left out."""
-    word_f1 = {word: f1_of(documents, wanted) for word, documents in marks.items()}
+    word_f1 = {word: f1_of(documents, relevant) for word, documents in marks.items()}
     yield [(word, f1) for word, f1 in word_f1.items() if f1]
     and_f1, or_f1 = {}, {}
     for a, b in itertools.combinations(marks, 2):
-        and_f1[a, b] = and_f1[b, a] = f1_of(marks[a] & marks[b], wanted)
-        or_f1[a, b] = or_f1[b, a] = f1_of(marks[a] | marks[b], wanted)
+        and_f1[a, b] = and_f1[b, a] = f1_of(marks[a] & marks[b], relevant)
+        or_f1[a, b] = or_f1[b, a] = f1_of(marks[a] | marks[b], relevant)
     yield [(f"{a} AND {b}", f1) for (a, b), f1 in and_f1.items() if f1 > max(word_f1[a], word_f1[b])]
     yield [(f"{a} OR {b}", f1) for (a, b), f1 in or_f1.items() if f1 > max(word_f1[a], word_f1[b])]
     yield [
         (f"{a} AND ( {b} OR {c} )", f1)
         for a, b, c in itertools.permutations(marks, 3)
-        if (f1 := f1_of(marks[a] & (marks[b] | marks[c]), wanted))
+        if (f1 := f1_of(marks[a] & (marks[b] | marks[c]), relevant))
         > max(word_f1[a], and_f1[a, b], and_f1[a, c], or_f1[b, c])
     ]
 
 
-def _drawn(queries: Sequence[_Query], places: Mapping[str, int], per_skip: float, draws: np.random.Generator) -> _Query:
-    values = np.array([f1 - per_skip * _skipped(query, places) for query, f1 in queries])
-    weights = np.exp((values - values.max()) / _TEMPERATURE)
-    return queries[draws.choice(len(queries), p=weights / weights.sum())]
+def _draw(
+    queries: Sequence[_Query], positions: Mapping[str, int], per_skip: float, generator: np.random.Generator
+) -> _Query:
+    values = np.array([f1 - per_skip * _skipped(query, positions) for query, f1 in queries])
+    weights = np.exp((values - values.max()) / _TEMPERATURE)  # [queries]; less the greatest, so that none overflows
+    return queries[generator.choice(len(queries), p=weights / weights.sum())]
 
 
-def _skipped(query: str, places: Mapping[str, int]) -> int:
-    own = [places[word] for word in ([query] if query in places else query.split()) if word in places]
-    return max(own) + 1 - len(own)
+def _skipped(query: str, positions: Mapping[str, int]) -> int:
+    used = [positions[word] for word in ([query] if query in positions else query.split()) if word in positions]
+    return max(used) + 1 - len(used)

@@ -37,9 +37,9 @@ class Token:
 
     kind: str
     """The kind of token. "end" comes before the first and after the last piece."""
-    shown: str
+    text: str
     """How it was written."""
-    at: int
+    character: int
     """Its first character, counted from 1."""
     words: tuple[str, ...] = ()
     """The words of a term, in lower case; empty for the other kinds."""
@@ -62,69 +62,62 @@ def well_formed_tokens(text: str) -> list[Token]:
     if (length := len(text.strip())) > MAX_CHARACTERS:
         raise Malformed(f"{length} characters, at most {MAX_CHARACTERS} are read", MAX_CHARACTERS + 1)
     tokens = [Token("end", "", 0), *_tokens(text), Token("end", "", len(text) + 1)]
-    opened: list[Token] = []
-    for before, token in itertools.pairwise(tokens):
-        if token.kind == ")" and not opened:
-            raise Malformed("this ) closes nothing", token.at)
-        if reason := _misplaced(before, token):
-            raise Malformed(reason, token.at)
+    open_parentheses: list[Token] = []
+    for previous, token in itertools.pairwise(tokens):
+        if token.kind == ")" and not open_parentheses:
+            raise Malformed("this ) closes nothing", token.character)
+        if reason := _misplaced(previous, token):
+            raise Malformed(reason, token.character)
         if token.kind == ")":
-            opened.pop()
+            open_parentheses.pop()
         if token.kind == "(":
-            opened.append(token)
-        if len(opened) > MAX_DEPTH:
-            raise Malformed(f"parentheses deeper than {MAX_DEPTH}", token.at)
-    if opened:
-        raise Malformed("this ( is not closed", opened[-1].at)
+            open_parentheses.append(token)
+        if len(open_parentheses) > MAX_DEPTH:
+            raise Malformed(f"parentheses deeper than {MAX_DEPTH}", token.character)
+    if open_parentheses:
+        raise Malformed("this ( is not closed", open_parentheses[-1].character)
     return tokens
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def _tokens(query: str) -> Iterator[Token]:
     term_count = 0
-    for piece in _PIECE.finditer(text):
-        shown, at = piece[0], piece.start() + 1
+    for piece in _PIECE.finditer(query):
+        text, character = piece[0], piece.start() + 1
         if piece.lastgroup == "open_quote":
-            raise Malformed("this quote is not closed", at)
-        if piece.lastgroup == "mark" or shown in _OPERATORS:
-            yield Token(shown, shown, at)
+            raise Malformed("this quote is not closed", character)
+        if piece.lastgroup == "mark" or text in _OPERATORS:
+            yield Token(text, text, character)
             continue
         term_count += 1
         if term_count > MAX_TERMS:
-            raise Malformed(f"more than {MAX_TERMS} terms", at)
-        yield _bare_term(shown, at) if piece.lastgroup == "bare" else _term(shown, at)
+            raise Malformed(f"more than {MAX_TERMS} terms", character)
+        yield _term(text, character, is_prefix=piece.lastgroup == "bare" and "*" in text)
 
 
-def _term(shown: str, at: int) -> Token:
-    words = words_of(shown)
+def _term(text: str, character: int, is_prefix: bool) -> Token:
+    words = words_of(text)
+    if is_prefix and (len(words) != 1 or not text.lower().endswith(f"{words[0]}*")):
+        raise Malformed(f"a * must end one plain word, unlike in {_short(text)}", character)
     if not words:
-        raise Malformed(f"no letter or digit in {_short(shown)}", at)
+        raise Malformed(f"no letter or digit in {_short(text)}", character)
     if len(words) > MAX_PHRASE_WORDS:
-        raise Malformed(f"a phrase of {len(words)} words, at most {MAX_PHRASE_WORDS} are read", at)
-    return Token("term", shown, at, words)
+        raise Malformed(f"a phrase of {len(words)} words, at most {MAX_PHRASE_WORDS} are read", character)
+    return Token("term", text, character, words, is_prefix)
 
 
-def _bare_term(shown: str, at: int) -> Token:
-    if "*" not in shown:
-        return _term(shown, at)
-    words = words_of(shown)
-    if len(words) != 1 or not shown.lower().endswith(f"{words[0]}*"):
-        raise Malformed(f"a * must end one plain word, unlike in {_short(shown)}", at)
-    return Token("term", shown, at, words, is_prefix=True)
-
-
-def _misplaced(before: Token, token: Token) -> str:
+def _misplaced(previous: Token, token: Token) -> str:
     """Return why a token cannot follow the one before it, or an empty text if it can."""
-    if before.kind in ("term", ")"):
+    if previous.kind in ("term", ")"):
         if token.kind in ("term", "("):
-            return f"missing operator between {_short(before.shown)} and {_short(token.shown)}"
+            return f"missing operator between {_short(previous.text)} and {_short(token.text)}"
         return ""
-    match (before.kind, token.kind):
+    match (previous.kind, token.kind):
         case ("end", "end"):
             return "the query is empty"
         case ("(", ")"):
             return "empty parentheses"
         case ("AND" | "OR" | "NOT", ")" | "end"):
-            return f"{before.kind} has nothing on its right"
+            return f"{previous.kind} has nothing on its right"
         case ("end" | "(" | "OR" | "NOT", "NOT"):
             return "NOT needs a term on its left; write a NOT b"
         case (_, "AND" | "OR"):

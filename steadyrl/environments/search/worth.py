@@ -39,7 +39,7 @@ class Worth:
     no_operator: bool
     """True if nothing joins its words by AND, OR or NOT."""
 
-    def parts(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return the rewards ``worth`` and ``joint``, and what is logged of the query's form."""
         share = self.helping / self.words
         return {
@@ -53,7 +53,7 @@ class Worth:
 
 
 # All of them are 0 for a malformed query.
-MALFORMED = dict.fromkeys(Worth(0.0, 0.0, 1, 0, False, False, False).parts(), 0.0)
+MALFORMED = dict.fromkeys(Worth(0.0, 0.0, 1, 0, False, False, False).metrics(), 0.0)
 
 
 def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
@@ -67,18 +67,18 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
     Raises:
         EngineFailure: The engine failed on a word of the query.
     """
-    wanted = np.zeros(index.document_count, bool)
-    wanted[relevant] = True
-    of_leaf = cache(index.marks)
-    evaluate = _Evaluator(of_leaf)
-    matched = evaluate.learn(tree)
-    f1 = f1_of(matched, wanted)
+    relevant_mask = np.zeros(index.document_count, bool)  # [documents]
+    relevant_mask[relevant] = True
+    leaf_matches = cache(index.marks)
+    evaluate = _Evaluator(leaf_matches)
+    matched = evaluate.store(tree)
+    f1 = f1_of(matched, relevant_mask)
     words = terms(tree)
     return Worth(
         f1=f1,
-        best_word=max(f1_of(of_leaf(Term(word)), wanted) for word in words),
+        best_word=max(f1_of(leaf_matches(Term(word)), relevant_mask) for word in words),
         words=len(words),
-        helping=len(terms(_core(tree, f1, wanted, evaluate))) if f1 else 0,
+        helping=len(terms(_core(tree, f1, relevant_mask, evaluate))) if f1 else 0,
         dead_part=any(np.array_equal(evaluate(shorter), matched) for shorter, _ in _shortened(tree)),
         repeated_word=len(set(words)) < len(words),
         no_operator=not isinstance(tree, And | Or | Not),
@@ -86,46 +86,45 @@ def weigh(tree: Node, relevant: np.ndarray, index: SearchIndex) -> Worth:
 
 
 class _Evaluator:
-    """Which documents a query finds: [documents] bool. What was found for the parts of learned trees is used again."""
+    """Which documents a query finds: [documents] bool. The results of the parts of stored trees are used again."""
 
-    def __init__(self, of_leaf: Callable[[Term | Phrase], np.ndarray]) -> None:
-        self._of_leaf = of_leaf
+    def __init__(self, match_leaf: Callable[[Term | Phrase], np.ndarray]) -> None:
+        self._match_leaf = match_leaf
         self._cache: dict[int, tuple[Node, np.ndarray]] = {}  # by identity; holding the part keeps its number taken
 
     def __call__(self, node: Node) -> np.ndarray:
         cached = self._cache.get(id(node))
-        return self._combined(node, self) if cached is None else cached[1]
+        return self._combine(node, self) if cached is None else cached[1]
 
-    def learn(self, node: Node) -> np.ndarray:
-        """Keep what every part of a tree finds, and return what the whole finds."""
+    def store(self, node: Node) -> np.ndarray:
+        """Store what every part of a tree finds, and return what the whole finds."""
         if id(node) not in self._cache:
-            self._cache[id(node)] = (node, self._combined(node, self.learn))
+            self._cache[id(node)] = (node, self._combine(node, self.store))
         return self._cache[id(node)][1]
 
-    def _combined(self, node: Node, of_part: Callable[[Node], np.ndarray]) -> np.ndarray:
+    def _combine(self, node: Node, match_part: Callable[[Node], np.ndarray]) -> np.ndarray:
         match node:
             case And(children):
-                return reduce(np.logical_and, map(of_part, children))
+                return reduce(np.logical_and, map(match_part, children))
             case Or(children):
-                return reduce(np.logical_or, map(of_part, children))
+                return reduce(np.logical_or, map(match_part, children))
             case Not(keep, drop):
-                difference: np.ndarray = of_part(keep) & ~of_part(drop)
+                difference: np.ndarray = match_part(keep) & ~match_part(drop)
                 return difference
             case Term() | Phrase():
-                return self._of_leaf(node)
+                return self._match_leaf(node)
 
 
-def _core(tree: Node, f1: float, wanted: np.ndarray, evaluate: _Evaluator) -> Node:
+def _core(tree: Node, f1: float, relevant: np.ndarray, evaluate: _Evaluator) -> Node:
     """Leave out parts, the largest first, as long as what is found does not become worse."""
-    core, still_shorter = tree, True
-    while still_shorter:
-        still_shorter = False
-        for shorter, _ in sorted(_shortened(core), key=lambda part: -part[1]):
-            if (without := f1_of(evaluate(shorter), wanted)) >= f1:
-                core, f1, still_shorter = shorter, without, True
-                evaluate.learn(core)
+    while True:
+        for shorter, _ in sorted(_shortened(tree), key=lambda part: -part[1]):
+            if (shorter_f1 := f1_of(evaluate(shorter), relevant)) >= f1:
+                tree, f1 = shorter, shorter_f1
+                evaluate.store(tree)
                 break
-    return core
+        else:
+            return tree
 
 
 def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
@@ -145,10 +144,12 @@ def _shortened(node: Node) -> Iterator[tuple[Node, int]]:
                 yield Not(keep, shorter), words
         case Phrase(text):
             for i in range(len(text)):
-                left = text[:i] + text[i + 1 :]
-                yield Term(left[0]) if len(left) == 1 else Phrase(left), 1
+                remaining = text[:i] + text[i + 1 :]
+                yield Term(remaining[0]) if len(remaining) == 1 else Phrase(remaining), 1
 
 
-def f1_of(matched: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the F1 of the documents that a query finds, both [documents] bool; at least one is wanted."""
-    return 2 * float(np.count_nonzero(matched & wanted)) / float(np.count_nonzero(matched) + np.count_nonzero(wanted))
+def f1_of(matched: np.ndarray, relevant: np.ndarray) -> float:
+    """Return the F1 of the documents that a query finds, both [documents] bool; at least one is relevant."""
+    return (
+        2 * float(np.count_nonzero(matched & relevant)) / float(np.count_nonzero(matched) + np.count_nonzero(relevant))
+    )

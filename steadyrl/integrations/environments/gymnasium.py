@@ -66,18 +66,18 @@ class GymnasiumEnvironment:
     def reset(self, problem: Problem, seed: int) -> str:
         """Return the instruction and the first observation."""
         observation, _ = self._env.reset(seed=seed % (1 << 32))
-        before = problem.prompt or self._instruction or (f"Each turn is {self._expected()}." if self._actions else "")
-        return "\n\n".join(filter(None, (before, self._text(observation))))
+        prompt = problem.prompt or self._instruction or (f"Each turn is {self._expected()}." if self._actions else "")
+        return "\n\n".join(filter(None, (prompt, self._text(observation))))
 
     def step(self, message: Message) -> tuple[str, float, bool]:
         """Act; a turn that is no action changes nothing, and its observation says what is expected."""
         action: str | int = message["content"]
         if self._actions:  # the last one counts where there are several
             any_name = "|".join(re.escape(name) for name in sorted(self._actions, key=len, reverse=True))
-            written = re.findall(rf"(?<![\w-])(?:{any_name})(?!\w)", message["content"].lower())
-            if not written:
+            mentions = re.findall(rf"(?<![\w-])(?:{any_name})(?!\w)", message["content"].lower())
+            if not mentions:
                 return f"There is no action in that; expected {self._expected()}.", 0.0, False
-            action = self._actions[written[-1]]
+            action = self._actions[mentions[-1]]
         observation, reward, terminated, truncated, _ = self._env.step(action)
         self._ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
         return self._text(observation), float(reward), bool(terminated or truncated)
@@ -91,5 +91,5 @@ class GymnasiumEnvironment:
         return f"one of {', '.join(self._actions)}"
 
     def _text(self, observation: Any) -> str:
-        shown = self._env.render() if self._rendered else observation
-        return _COLOURED.sub(r"[\1]", shown if isinstance(shown, str) else str(shown))
+        text = self._env.render() if self._rendered else observation
+        return _COLOURED.sub(r"[\1]", text if isinstance(text, str) else str(text))

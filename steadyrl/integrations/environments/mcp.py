@@ -37,7 +37,7 @@ def connect(command: str) -> tuple[Tool, ...]:
         MissingExtraError: The package mcp is not installed.
     """
     server = _Server(command)
-    return tuple(_tool(server, listed) for listed in server.tools)
+    return tuple(_tool(server, spec) for spec in server.tools)
 
 
 class _Server:
@@ -96,10 +96,10 @@ class _Server:
         """
         calling = self._client.call_tool(name, dict(arguments))
         result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, self._loop))
-        parts = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
+        texts = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
         if result.is_error:
-            raise ToolError("\n".join(parts))
-        return "\n".join(parts) if parts else result_text(result.structured_content)
+            raise ToolError("\n".join(texts))
+        return "\n".join(texts) if texts else result_text(result.structured_content)
 
     def close(self) -> None:
         """End the server."""
@@ -108,8 +108,8 @@ class _Server:
             self._thread.join(_STOP_SECONDS)
 
 
-def _tool(server: _Server, listed: Any) -> Tool:
+def _tool(server: _Server, spec: Any) -> Tool:
     async def call(**arguments: Any) -> str:
-        return await server.call(listed.name, arguments)
+        return await server.call(spec.name, arguments)
 
-    return replace(make_checked_tool(listed.name, listed.description or "", listed.input_schema), function=call)
+    return replace(make_checked_tool(spec.name, spec.description or "", spec.input_schema), function=call)

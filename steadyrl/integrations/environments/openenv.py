@@ -67,12 +67,11 @@ class OpenEnvEnvironment:
 def server_tools(url: str, calls: bool) -> tuple[Tool, ...]:
     """Return the tools that a server lists, none where actions are no calls. A server without an answer fails here."""
     with plugins.require("openenv.core").GenericEnvClient(base_url=url).sync() as client:
-        listed = client.step({"type": "list_tools"}).observation["tools"] if calls else ()
-    return tuple(make_checked_tool(tool["name"], tool["description"], tool["input_schema"]) for tool in listed)
+        specs = client.step({"type": "list_tools"}).observation["tools"] if calls else ()
+    return tuple(make_checked_tool(tool["name"], tool["description"], tool["input_schema"]) for tool in specs)
 
 
 def _result_text(observation: Mapping[str, Any]) -> str:
-    """Return what a tool returned, or why it failed."""
     if error := observation.get("error"):
         return f"error: {error['message']}"
     result = observation["result"]

@@ -117,8 +117,8 @@ class ReasoningGymTask:
 
     def show(self, answer: str) -> list[str]:
         """Return what an answer is read as."""
-        read = self._read(answer)
-        return ["no answer in <answer> tags"] if read is None else [f"the answer is read as {read}"]
+        extracted = self._answer_in(answer)
+        return ["no answer in <answer> tags"] if extracted is None else [f"the answer is read as {extracted}"]
 
     def _generate(
         self, gym: Any, settings: Settings, split: str, seed: int, questions: set[str]
@@ -129,9 +129,9 @@ class ReasoningGymTask:
         sets = []
         for name in names:
             if name not in gym.factory.DATASETS:
-                every = ", ".join(sorted(gym.factory.DATASETS))
                 close = difflib.get_close_matches(name, gym.factory.DATASETS, n=3)
-                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {every}"
+                all_names = ", ".join(sorted(gym.factory.DATASETS))
+                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {all_names}"
                 raise ConfigError(f"reasoning-gym has no data set '{name:.80}'; {hint}")
             args = {**settings.dataset_args.get(name, {}), **numbered}
             try:
@@ -165,7 +165,7 @@ class ReasoningGymTask:
         entry = self._entries.get(problem.id)
         if entry is None:
             return None
-        name, answer = problem.columns["dataset"], self._read(rollout.text)
+        name, answer = problem.columns["dataset"], self._answer_in(rollout.text)
         scorer, limit_s = self._sets[name].score_answer, 0.0
         if name in self._evaluated:
             limit_s = _EVALUATION_SECONDS
@@ -175,8 +175,7 @@ class ReasoningGymTask:
         except Exception:  # scorers raise for some answers that they cannot read, and sympy may take hours
             return float(scorer(None, entry))
 
-    def _read(self, text: str) -> str | None:
-        """Return the answer in a text, or None where there is none."""
+    def _answer_in(self, text: str) -> str | None:
         in_tags: str | None = self._extract(text)
         return in_tags if in_tags is not None or self._system else text.strip() or None
 

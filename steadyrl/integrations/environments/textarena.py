@@ -70,8 +70,8 @@ class TextArenaEnvironment:
     def close(self) -> Mapping[str, Any]:
         """Return the player's reward (not for a game that did not end), and what the game says of the player."""
         rewards, info = self._game.close()
-        outcome = {name: value for name, value in info[self._player].items() if isinstance(value, str | int | float)}
-        return outcome | ({"reward": float(rewards[self._player])} if rewards else {})
+        fields = {name: value for name, value in info[self._player].items() if isinstance(value, str | int | float)}
+        return fields | ({"reward": float(rewards[self._player])} if rewards else {})
 
     def _until_the_policy_s_turn(self) -> str:
         while not self._done:
@@ -107,7 +107,7 @@ class TextArenaEnvironment:
 
 
 def _without_history(game: Any) -> Any:
-    """Return a game without the wrapper that repeats at each turn all that was said."""
+    # The wrapper that goes repeats at each turn all that was said, which the conversation holds already.
     arena = plugins.require("textarena")
     if isinstance(game, arena.wrappers.LLMObservationWrapper):
         return game.env

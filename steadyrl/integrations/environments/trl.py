@@ -51,20 +51,20 @@ class TrlEnvironment(ToolsAlone):
         ]
         prompt = [dict(message) for message in problem.messages] or problem.prompt
         observation = self._environment.reset(**{**problem.columns, "prompt": prompt})
-        return _then(observation, self._opened)
+        return _then(observation, self._with_observation)
 
     def close(self) -> Any:
         """Return the reward of get_reward, where there is one, and the environment's public attributes."""
         get_reward = getattr(type(self._environment), "get_reward", None)
         reward = None if get_reward is None else self._environment.get_reward()
-        return _then(reward, self._closed)
+        return _then(reward, self._results)
 
-    def _opened(self, observation: str | None) -> list[dict[str, Any]]:
+    def _with_observation(self, observation: str | None) -> list[dict[str, Any]]:
         if observation is not None:
             self._messages[-1]["content"] += observation
         return self._messages
 
-    def _closed(self, reward: float | None) -> Mapping[str, Any]:
+    def _results(self, reward: float | None) -> Mapping[str, Any]:
         public = {
             name: value
             for name, value in vars(self._environment).items()

@@ -44,58 +44,58 @@ class VerifiersEnvironment:
     """
 
     def __init__(self, id: str, most_tasks: int = 1000, **settings: Any):
-        self._served = serve(id, most_tasks, json.dumps(settings, sort_keys=True))
+        self._endpoint = serve(id, most_tasks, json.dumps(settings, sort_keys=True))
         # verifiers would try a call with wrong arguments for half a minute.
-        functions = [tool["function"] for tool in self._served.tools]
+        functions = [tool["function"] for tool in self._endpoint.tools]
         self.tools = [make_checked_tool(f["name"], f.get("description", ""), f["parameters"]) for f in functions]
-        self._play: _Play | None = None
+        self._episode: _Episode | None = None
 
     def reset(self, problem: Problem) -> Sequence[Message]:
         """Begin the task of the problem's number, and return the messages of its first request."""
-        self._play = _Play(self._served, self._served.task(problem.columns["seed"]))
-        return self._play.advance()
+        self._episode = _Episode(self._endpoint, self._endpoint.task(problem.columns["seed"]))
+        return self._episode.advance()
 
     def step(self, message: Message) -> tuple[Sequence[Message] | None, float | None, bool]:
         """Answer the request, and return what the next one adds, or the reward of the task."""
-        assert self._play is not None, "reset comes first"
+        assert self._episode is not None, "reset comes first"
         if message.get("invalid_tool_calls") and not message.get("tool_calls"):
             return None, None, False  # the policy reads what is wrong, and the taskset does not
         turn: dict[str, Any] = {"role": "assistant", "content": message["content"]}
         if calls := message.get("tool_calls"):  # in OpenAI's form, in which arguments are JSON
             functions = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in calls]
             turn["tool_calls"] = [{**call, "function": f} for call, f in zip(calls, functions, strict=True)]
-        messages = self._play.advance(turn)
-        return (messages, None, False) if messages else (None, self._play.trace().reward, True)
+        messages = self._episode.advance(turn)
+        return (messages, None, False) if messages else (None, self._episode.trace().reward, True)
 
     def close(self) -> Mapping[str, Any]:
         """Return the metrics of a task that ended, and what ended it."""
-        if self._play is None:
+        if self._episode is None:
             return {}
-        trace = self._play.trace() if self._play.done() else None
-        self._play.cancel()
+        trace = self._episode.trace() if self._episode.done() else None
+        self._episode.cancel()
         return {} if trace is None else {**trace.metrics, "stop": trace.stop_condition}
 
 
 @functools.cache
-def serve(id: str, most_tasks: int, settings: str) -> _Served:
+def serve(id: str, most_tasks: int, settings: str) -> _Endpoint:
     """Load a taskset with settings in JSON, and serve the endpoint that its episodes ask; once per process.
 
     Raises:
         ConfigError: It cannot be loaded, or its first task makes no request.
         MissingExtraError: verifiers is not installed.
     """
-    served = _Served(id, most_tasks, json.loads(settings))
+    endpoint = _Endpoint(id, most_tasks, json.loads(settings))
     try:
-        play = _Play(served, served.tasks[0])
-        play.advance()
-        play.cancel()
-        served.tools = list(play.request.get("tools", ()))
+        episode = _Episode(endpoint, endpoint.tasks[0])
+        episode.advance()
+        episode.cancel()
+        endpoint.tools = list(episode.request.get("tools", ()))
     except EpisodeError as error:
         raise ConfigError(f"the first task of the taskset '{id:.80}' cannot be played: {error}") from error
-    return served
+    return endpoint
 
 
-class _Served:
+class _Endpoint:
     """An environment of verifiers, and the endpoint; both live in the event loop of a thread."""
 
     def __init__(self, id: str, most_tasks: int, settings: Mapping[str, Any]):
@@ -172,13 +172,13 @@ class _Served:
         return self._web.json_response(body)
 
 
-class _Play:
+class _Episode:
     """An episode under way, seen from the policy's side."""
 
-    def __init__(self, served: _Served, task: Any):
-        self._served, self._task = served, task
+    def __init__(self, endpoint: _Endpoint, task: Any):
+        self._endpoint, self._task = endpoint, task
         self._queue: asyncio.Queue[Any] | None = None
-        self._episode: asyncio.Task[Any] | None = None
+        self._future: asyncio.Task[Any] | None = None
         self.request: Mapping[str, Any] = {"messages": ()}
         self._turn: asyncio.Future[Any] | None = None
 
@@ -188,11 +188,11 @@ class _Play:
         Raises:
             EpisodeError: The episode failed, or a request does not go on from the one before.
         """
-        return asyncio.run_coroutine_threadsafe(self._advance(turn), self._served.loop).result()
+        return asyncio.run_coroutine_threadsafe(self._advance(turn), self._endpoint.loop).result()
 
     def done(self) -> bool:
         """Return whether it ended by itself."""
-        return self._episode is not None and self._episode.done() and not self._episode.cancelled()
+        return self._future is not None and self._future.done() and not self._future.cancelled()
 
     def trace(self) -> Any:
         """Return what verifiers recorded of it.
@@ -200,38 +200,38 @@ class _Play:
         Raises:
             EpisodeError: It failed.
         """
-        assert self._episode is not None, "it has begun"
-        episode = self._episode.result()
+        assert self._future is not None, "it has begun"
+        episode = self._future.result()
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-            why = f"{errors[0].type}: {errors[0].message:.500}" if errors else "no reason was given"
-            raise EpisodeError(f"verifiers: {why}")
+            reason = f"{errors[0].type}: {errors[0].message:.500}" if errors else "no reason was given"
+            raise EpisodeError(f"verifiers: {reason}")
         return episode.traces[-1]
 
     def cancel(self) -> None:
         """End it, if it is under way."""
-        if self._episode is not None:
-            self._served.loop.call_soon_threadsafe(self._episode.cancel)
+        if self._future is not None:
+            self._endpoint.loop.call_soon_threadsafe(self._future.cancel)
 
     async def _advance(self, turn: Message | None) -> Sequence[Message]:
-        if self._queue is None or self._episode is None:
-            self._queue, self._episode = self._served.begin(self._task)
+        if self._queue is None or self._future is None:
+            self._queue, self._future = self._endpoint.begin(self._task)
         if turn is not None and self._turn is not None and not self._turn.done():
             self._turn.set_result(turn)
         waiting = asyncio.create_task(self._queue.get())
-        await asyncio.wait({waiting, self._episode}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiting, self._future}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             waiting.cancel()
             self.trace()
             return ()
-        before, (self.request, self._turn) = self.request["messages"], waiting.result()
+        previous, (self.request, self._turn) = self.request["messages"], waiting.result()
         messages, tools = self.request["messages"], list(self.request.get("tools", ()))
-        new = messages[len(before) + (turn is not None) :]
-        same = list(map(_role_and_content, messages[: len(before)])) == list(map(_role_and_content, before))
-        if not same or not new or (self._served.tools and tools != self._served.tools):
-            self._episode.cancel()
+        added = messages[len(previous) + (turn is not None) :]
+        continues = list(map(_role_and_content, messages[: len(previous)])) == list(map(_role_and_content, previous))
+        if not continues or not added or (self._endpoint.tools and tools != self._endpoint.tools):
+            self._future.cancel()
             raise EpisodeError("verifiers asked with messages or tools that do not go on from the turn before")
-        return [{name: message[name] for name in _FIELDS if name in message} for message in new]
+        return [{name: message[name] for name in _FIELDS if name in message} for message in added]
 
 
 def _role_and_content(message: Mapping[str, Any]) -> tuple[str, str]:

@@ -23,21 +23,21 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         AccessError: The folder is not empty or the current one, cannot be written, or the disk is full.
     """
-    part: Path | None = None
+    partial: Path | None = None
     try:
-        place = Path(os.path.realpath(folder))  # a link cannot be replaced by a folder, but what it points to can
-        part = _free_part(folder, place)
-        if part.exists():
-            shutil.rmtree(part)
-        part.mkdir(parents=True)
-        (part / _MARK).touch()
-        yield part
-        readable_as_usual(part)
-        (part / _MARK).unlink()
-        part.replace(place)  # an empty folder in its place is replaced
+        target = Path(os.path.realpath(folder))  # a link cannot be replaced by a folder, but what it points to can
+        partial = _partial_folder(folder, target)
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir(parents=True)
+        (partial / _MARK).touch()
+        yield partial
+        readable_as_usual(partial)
+        (partial / _MARK).unlink()
+        partial.replace(target)  # an empty folder in its place is replaced
     except BaseException as error:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, SteadyError):
             raise AccessError(
                 f"cannot write '{folder}': {_reason(error)}; free some space or choose another folder"
@@ -45,23 +45,23 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _free_part(folder: Path, place: Path) -> Path:
+def _partial_folder(folder: Path, target: Path) -> Path:
     """Return the folder beside the place that is written first; refuse (AccessError) one that is taken."""
-    part = place.parent / f"{place.name}.part"
-    if os.path.lexists(place) and not place.is_dir():
+    partial = target.parent / f"{target.name}.part"
+    if os.path.lexists(target) and not target.is_dir():
         raise AccessError(f"'{folder}' is a file; give a folder that is empty or not there yet")
-    if place.is_dir() and place.samefile("."):  # whoever works in it would be left in a folder that is gone
+    if target.is_dir() and target.samefile("."):  # whoever works in it would be left in a folder that is gone
         raise AccessError(
             f"'{folder}' is the current folder, which an export would replace; give a folder that is not there yet"
         )
-    if place.is_dir() and any(place.iterdir()):
+    if target.is_dir() and any(target.iterdir()):
         raise AccessError(f"'{folder}' is not empty; remove it, or give a folder that is empty or not there yet")
-    if part.exists() and not (part / _MARK).is_file() and (part.is_file() or any(part.iterdir())):
-        raise AccessError(f"'{part}' is in the way and was not left by an export; rename it, or give another folder")
-    return part
+    if partial.exists() and not (partial / _MARK).is_file() and (partial.is_file() or any(partial.iterdir())):
+        raise AccessError(f"'{partial}' is in the way and was not left by an export; rename it, or give another folder")
+    return partial
 
 
 def _reason(error: OSError) -> str:
-    """Return what to say of an error; of a copied folder's, which lists every file, the first."""
-    listed = error.args[0] if isinstance(error, shutil.Error) else None
-    return str(listed[0][-1] if isinstance(listed, list) else error)
+    # The error of a copied folder lists every file; one is enough.
+    details = error.args[0] if isinstance(error, shutil.Error) else None
+    return str(details[0][-1] if isinstance(details, list) else error)

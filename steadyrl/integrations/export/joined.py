@@ -22,7 +22,7 @@ _OWN = {"lora_rank", "lora_alpha"}  # of a run's model section, what another run
 def export_joined(
     runs: Sequence[RunDir],
     to: Path,
-    wanted: str | None = None,
+    checkpoint: str | None = None,
     merge: bool = False,
     phase: Callable[[str], None] = print,
     gguf: bool = False,
@@ -38,7 +38,7 @@ def export_joined(
     settings = [configs.of_run(run) for run in runs]
     exporter, *_ = [exporter_of(config) for config in settings]
     _require_one_start(runs, settings)
-    choices = [choose(run, wanted) for run in runs]
+    choices = [choose(run, checkpoint) for run in runs]
     folders = [run.checkpoint_folder(choice.step) for run, choice in zip(runs, choices, strict=True)]
     plugins.require("torch")
     from steadyrl.backends.torch.save.joined import join_adapters, join_weights
@@ -59,33 +59,32 @@ def export_joined(
             config = configs.of_run(runs[0], [f"model.lora_rank={rank}", f"model.lora_alpha={rank}"])
         else:
             join_weights(folders, Path(scratch))
-        own = {"run": f"joined-{runs[0].path.resolve().name}", "joined": [
+        identity = {"run": f"joined-{runs[0].path.resolve().name}", "joined": [
             {"run": run.path.resolve().name, "path": str(run.path), "step": choice.step, "best": choice.best}
             for run, choice in zip(runs, choices, strict=True)
         ]}  # fmt: skip
         exported = exporter(config, Path(scratch), folder, merge)
-        record = complete(folder, {**exported, **own}, config, runs, phase if gguf else None)
+        record = complete(folder, {**exported, **identity}, config, runs, phase if gguf else None)
         write_joined_card(folder / "README.md", [run.path for run in runs], record)
 
 
 def _require_one_start(runs: Sequence[RunDir], settings: Sequence[Config]) -> None:
-    """Refuse runs whose policies did not start as one, or are not asked in one way."""
-    places = [run.path.resolve() for run in runs]
-    for place in places:
-        if places.count(place) > 1:
-            raise RunError(f"'{place}' is given {places.count(place)} times; give each run once")
+    paths = [run.path.resolve() for run in runs]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise RunError(f"'{path}' is given {paths.count(path)} times; give each run once")
     sections = []  # what the runs have to agree on
     for config in settings:
         model = config.model
-        path = str(Path(model.path).resolve()) if Path(model.path).is_dir() else model.path
+        model_path = str(Path(model.path).resolve()) if Path(model.path).is_dir() else model.path
         rank = "above 0" if model.lora_rank else 0
-        sections.append({"path": path, "lora_rank": rank, **model.model_dump(exclude={"path", *_OWN})})
+        sections.append({"path": model_path, "lora_rank": rank, **model.model_dump(exclude={"path", *_OWN})})
     first = sections[0]
-    for run, own in zip(runs[1:], sections[1:], strict=True):
+    for run, section in zip(runs[1:], sections[1:], strict=True):
         for key in first:
-            if own[key] != first[key]:
+            if section[key] != first[key]:
                 raise ConfigError(
                     f"'{runs[0].path}' and '{run.path}' cannot be joined: model.{key} is {first[key]!r:.100} in one "
-                    f"and {own[key]!r:.100} in the other; expected runs of one start model with the same prompts, "
+                    f"and {section[key]!r:.100} in the other; expected runs of one start model with the same prompts, "
                     "which all train an adapter or all train all weights"
                 )

@@ -43,7 +43,7 @@ class Choice:
         return f"step {self.step}" + (f" ({' and '.join(names)})" if names else "")
 
 
-def choose(run: RunDir, wanted: str | None) -> Choice:
+def choose(run: RunDir, checkpoint_name: str | None) -> Choice:
     """Return the checkpoint of a word from the command line; None is the best where a run kept one, else the last.
 
     Raises:
@@ -53,21 +53,21 @@ def choose(run: RunDir, wanted: str | None) -> Choice:
     if not steps:
         raise RunError(f"'{run.path}' has no checkpoint yet; export it when the first one is written")
     best = checkpoint.read_state(run, steps[-1]).best
-    if wanted is None:
-        wanted = LAST if best is None else BEST
-    if wanted == BEST:
+    if checkpoint_name is None:
+        checkpoint_name = LAST if best is None else BEST
+    if checkpoint_name == BEST:
         if best is None:
             raise RunError(
                 f"'{run.path}' chose no best checkpoint: it was trained with evaluate.every = 0; give --checkpoint "
                 f"last, or one of {', '.join(map(str, steps))}"
             )
         step = best.step
-    elif wanted == LAST:
+    elif checkpoint_name == LAST:
         step = steps[-1]
-    elif wanted.isascii() and wanted.isdecimal():
-        step = int(wanted)
+    elif checkpoint_name.isascii() and checkpoint_name.isdecimal():
+        step = int(checkpoint_name)
     else:
-        raise RunError(f"--checkpoint is '{wanted:.40}'; expected best, last or a step")
+        raise RunError(f"--checkpoint is '{checkpoint_name:.40}'; expected best, last or a step")
     if step not in steps:
         raise RunError(f"'{run.path}' has no checkpoint after step {step}; it has {', '.join(map(str, steps))}")
     return Choice(step, best is not None and best.step == step, step == steps[-1])
@@ -76,7 +76,7 @@ def choose(run: RunDir, wanted: str | None) -> Choice:
 def export(
     run: RunDir,
     to: Path,
-    wanted: str | None = None,
+    checkpoint_name: str | None = None,
     merge: bool = False,
     phase: Callable[[str], None] = print,
     gguf: bool = False,
@@ -86,13 +86,13 @@ def export(
     Raises:
         SteadyError: The run has no such checkpoint, its backend has no model folder, or the folder cannot be written.
     """
-    config, choice = configs.of_run(run), choose(run, wanted)
+    config, choice = configs.of_run(run), choose(run, checkpoint_name)
     exporter = exporter_of(config)
     with whole_folder(to) as folder:
         phase(f"exporting the policy of {choice.words} of '{run.path}'")
-        own = {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
+        identity = {"run": run.path.resolve().name, "step": choice.step, "best": choice.best, "last": choice.last}
         exported = exporter(config, run.checkpoint_folder(choice.step), folder, merge)
-        record = complete(folder, {**exported, **own}, config, [run], phase if gguf else None)
+        record = complete(folder, {**exported, **identity}, config, [run], phase if gguf else None)
         write_card(folder / "README.md", run.path, record)
     return choice
 

@@ -56,15 +56,13 @@ def chat_template(tokenizer: Any, template_args: Mapping[str, Any]) -> str:
         with_system = rendered({"role": "system", "content": _SYSTEM}, user)
     except TemplateError:  # some templates refuse system messages
         with_system = ""
-    first, _, rest = with_system.partition(_SYSTEM)
-    middle, _, end = rest.partition(_USER)
+    first, _, after_system = with_system.partition(_SYSTEM)
+    middle, _, end = after_system.partition(_USER)
     if "{{" in before + after or '"""' in before + after:
         raise ModelError("the chat template writes braces or quotes that Ollama's cannot; write a Modelfile by hand")
-    start = (
-        f"{{{{ if .System }}}}{first}{{{{ .System }}}}{middle}{{{{ else }}}}{before}{{{{ end }}}}" if rest else before
-    )
-    if rest and end != after:
-        start = before
+    start = before
+    if after_system and end == after:  # else the template puts the system message elsewhere than Ollama can
+        start = f"{{{{ if .System }}}}{first}{{{{ .System }}}}{middle}{{{{ else }}}}{before}{{{{ end }}}}"
     return f"{start}{{{{ .Prompt }}}}{after}{{{{ .Response }}}}"
 
 

@@ -73,13 +73,13 @@ def serve_lines(run: RunDir, folder: Path | None = None) -> list[str]:
 def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> list[str]:
     name, rank = str(record["run"]), int(record["lora_rank"])
     base = record["base_folder"] or record["base"]
-    room = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
-    command = ["vllm", "serve", str(base), "--enable-lora", "--max-lora-rank", str(room)]
+    max_rank = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
+    command = ["vllm", "serve", str(base), "--enable-lora", "--max-lora-rank", str(max_rank)]
     command += ["--lora-modules", f"{name}={folder}"]
     runs = [str(member["path"]) for member in record.get("joined", ())] or [str(run.path)]
     steps = {member["step"] for member in record.get("joined", ())} or {record["step"]}
-    same = ["--checkpoint", str(*steps)] if len(steps) == 1 else []
-    merge = shell_command("export", *runs, "--merge", *same, "--to", f"{folder}-merged")
+    checkpoint_option = ["--checkpoint", str(*steps)] if len(steps) == 1 else []
+    merge = shell_command("export", *runs, "--merge", *checkpoint_option, "--to", f"{folder}-merged")
     return [
         shlex.join(command),
         # The server reads the base model's generation config, which may lack the template's end of turn.
@@ -91,8 +91,7 @@ def _adapter_commands(folder: Path, record: Mapping[str, Any], run: RunDir) -> l
     ]
 
 
-def _ask(port: int, model: str, record: Mapping[str, Any], **more: Sequence[Any]) -> str:
-    """Return a command that asks the server, prompted as in training."""
+def _ask(port: int, model: str, record: Mapping[str, Any], **extra_fields: Sequence[Any]) -> str:
     body: dict[str, Any] = {"model": model}
     question = (record.get("prompt") or _REQUEST).replace(_REQUEST, QUESTION)
     messages = [*record.get("messages_before", ()), {"role": "user", "content": question}]
@@ -104,6 +103,6 @@ def _ask(port: int, model: str, record: Mapping[str, Any], **more: Sequence[Any]
         body["chat_template_kwargs"] = record["template_args"]
     if record.get("stop"):
         body["stop"] = list(record["stop"])
-    content = json.dumps({**body, **more}, ensure_ascii=False)
+    content = json.dumps({**body, **extra_fields}, ensure_ascii=False)
     url = f"http://localhost:{port}/v1/{path}"
     return shlex.join(["curl", url, "-H", "Content-Type: application/json", "-d", content])

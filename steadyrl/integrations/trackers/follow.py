@@ -70,7 +70,7 @@ class Follower:
         """Open the tracker; that may take as long as the tracker takes."""
         self._run, self._state_file = run, state_file(run, name)
         self._state = _state(run, name)
-        self._places = {run.metrics_file: 0, run.findings_file: 0}
+        self._offsets = {run.metrics_file: 0, run.findings_file: 0}
         self._findings_read = 0  # lines of findings.jsonl
         self.again = 0
         folder = run.trackers_folder / self._state_file.stem
@@ -85,7 +85,7 @@ class Follower:
     def send(self) -> bool:
         """Send what is new; return whether there was anything."""
         count = 0
-        for count, record in enumerate(self._fresh(self._run.metrics_file), start=1):
+        for count, record in enumerate(self._new_lines(self._run.metrics_file), start=1):
             self._heldout("before", record)
             step = record.get("step")
             if type(step) is int and step <= self._state.get("sent", -1):
@@ -117,38 +117,38 @@ class Follower:
 
     def _heldout(self, when: str, record: Mapping[str, Any]) -> None:
         """Send the scores before training with the first step, or those after it with the last, once."""
-        file, done = self._run.evaluation_file(when), self._state.setdefault("heldout", {})
+        file, sent = self._run.evaluation_file(when), self._state.setdefault("heldout", {})
         step = record.get("step")
-        if type(step) is not int or not file.is_file() or (when in done and (when == "before" or done[when] == step)):
+        if type(step) is not int or not file.is_file() or (when in sent and (when == "before" or sent[when] == step)):
             return
         means = answer_means(list(read_lines(file)), self._run.deploy)
         scores = {f"heldout/{name}": value for name, value in means.items() if math.isfinite(value)}
-        new = {name: value for name, value in scores.items() if name not in record}
-        if new:
-            self._tracker.log(step, float(record.get("time") or 0.0), new)
-        done[when] = step
+        unsent = {name: value for name, value in scores.items() if name not in record}
+        if unsent:
+            self._tracker.log(step, float(record.get("time") or 0.0), unsent)
+        sent[when] = step
 
     def _samples(self) -> bool:
         """Send the rollouts of the newest step that was recorded and whose metrics were sent."""
         sent, last = self._state.get("sent", -1), self._state.get("samples", -1)
         folder = self._run.rollouts_file(0).parent
         steps = [int(path.stem) for path in folder.glob("*.jsonl") if path.stem.isdecimal()]
-        new = max((step for step in steps if last < step <= sent), default=None)
-        if new is None:
+        newest = max((step for step in steps if last < step <= sent), default=None)
+        if newest is None:
             return False
         rows = [
             {name: str(record.get(name) or "")[:LONGEST_TEXT] for name in ("problem", "prompt", "completion")}
             | {"reward": finite_number(record.get("reward"))}
-            for record in islice(read_lines(self._run.rollouts_file(new)), SAMPLES)
+            for record in islice(read_lines(self._run.rollouts_file(newest)), SAMPLES)
         ]
         self._tracker.samples(sent, rows)  # W&B takes nothing for a step that is over
-        self._state["samples"] = new
+        self._state["samples"] = newest
         return True
 
     def _findings(self) -> bool:
         reported_lines = self._state.get("findings", 0)
         sent = False
-        for line in self._fresh(self._run.findings_file):
+        for line in self._new_lines(self._run.findings_file):
             self._findings_read += 1
             raised = line.get("state") == "raised" and isinstance(line.get("step"), int)
             if raised and self._findings_read > reported_lines:
@@ -157,10 +157,9 @@ class Follower:
         self._state["findings"] = max(reported_lines, self._findings_read)
         return sent
 
-    def _fresh(self, path: Path) -> Iterator[dict[str, Any]]:
-        """Yield the whole lines that were appended to a file."""
-        for _, end, record in appended(path, self._places[path]):
-            self._places[path] = end
+    def _new_lines(self, path: Path) -> Iterator[dict[str, Any]]:
+        for _, end, record in appended(path, self._offsets[path]):
+            self._offsets[path] = end
             yield record
 
     def _note(self) -> None:

@@ -12,7 +12,7 @@ from steadyrl.doctor.readers.spelling import flat_settings
 from steadyrl.integrations.trackers.tracker import Opening, alert_text, description
 
 EXPERIMENT = "steadyrl"
-LONGEST_PARAM = 6000  # characters; MLflow refuses longer ones
+LONGEST_PARAM, LONGEST_NAME = 6000, 250  # characters; MLflow refuses longer ones
 MOST_PARAMS = 100  # in one call
 UNITS = "metrics.md"
 _ENDS = {"finished": "FINISHED", "interrupted": "KILLED", "killed": "KILLED"}
@@ -32,8 +32,8 @@ class MLflowTracker:
         self._entities = require("mlflow.entities")
         self._client = mlflow.MlflowClient()
         run_id = opening.kept.get("run_id")
-        flat = flat_settings(opening.settings).items()
-        settings = {_name(name): str(value)[:LONGEST_PARAM] for name, value in flat}
+        flat = flat_settings(opening.settings)
+        settings = {_name(name): str(value)[:LONGEST_PARAM] for name, value in flat.items()}
         self._units: dict[str, str] = {}
         if run_id:
             self._client.update_run(run_id, status="RUNNING")
@@ -41,11 +41,11 @@ class MLflowTracker:
             params = self._client.get_run(self._id).data.params
             for name, value in settings.items():
                 if params.get(name) != value:  # a resumed run set it anew, and params cannot change
-                    self._client.set_tag(self._id, f"resumed.{name}"[:250], value)
+                    self._client.set_tag(self._id, f"resumed.{name}"[:LONGEST_NAME], value)
             return
-        own = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(own)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(own)
+        experiment_name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(experiment_name)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(experiment_name)
         self._id = self._client.create_run(str(experiment_id), run_name=opening.run).info.run_id
         opening.kept["run_id"] = self._id
         entries = [self._entities.Param(name, value) for name, value in settings.items()]
@@ -54,11 +54,11 @@ class MLflowTracker:
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         """Write metrics under our names, and their meanings and units as an artifact: MLflow cuts a description."""
-        moment = int(time * 1000)
-        values = [self._entities.Metric(_name(name), value, moment, step) for name, value in metrics.items()]
+        time_ms = int(time * 1000)
+        values = [self._entities.Metric(_name(name), value, time_ms, step) for name, value in metrics.items()]
         self._client.log_batch(self._id, metrics=values)
-        if fresh := metrics.keys() - self._units.keys():
-            self._units |= {name: description(name) for name in fresh}
+        if new_names := metrics.keys() - self._units.keys():
+            self._units |= {name: description(name) for name in new_names}
             rows = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in sorted(self._units.items()))
             self._client.log_text(self._id, f"| metric | meaning |\n|---|---|\n{rows}", UNITS)
             self._client.set_tag(
@@ -86,4 +86,4 @@ class MLflowTracker:
 
 
 def _name(text: str) -> str:
-    return "".join(sign if sign in _ALLOWED else "_" for sign in text)[:250]
+    return "".join(sign if sign in _ALLOWED else "_" for sign in text)[:LONGEST_NAME]

@@ -39,7 +39,7 @@ class TensorBoardTracker:
         """Write the run's settings and the scores to sort runs by, as TensorBoard's page HPARAMS reads them."""
         api, data = (require(f"tensorboard.plugins.hparams.{name}_pb2") for name in ("api", "plugin_data"))
         wrapper = require("google.protobuf.struct_pb2").Value
-        measured = [f"heldout/{info['metric']}"] if info.get("metric") else []
+        heldout_tags = [f"heldout/{info['metric']}"] if info.get("metric") else []
         start = data.SessionStartInfo(start_time_secs=float(info.get("started") or 0.0))
         infos = []
         for name, value in settings.items():  # each is one of the three kinds that the page has
@@ -54,7 +54,7 @@ class TensorBoardTracker:
         experiment = api.Experiment(
             hparam_infos=infos,
             metric_infos=[
-                api.MetricInfo(name=api.MetricName(tag=tag)) for tag in (*measured, "heldout/reward", "reward/mean")
+                api.MetricInfo(name=api.MetricName(tag=tag)) for tag in (*heldout_tags, "heldout/reward", "reward/mean")
             ],
         )
         self._hparams("experiment", data.HParamsPluginData(experiment=experiment, version=0))

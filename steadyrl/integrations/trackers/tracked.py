@@ -55,15 +55,15 @@ def tracked(run: RunDir, names: Sequence[str], note: Callable[[str], None]) -> I
     try:
         yield
     finally:
-        until = time.monotonic() + END_S
+        deadline = time.monotonic() + END_S
         for writer in writers.values():
             with contextlib.suppress(BrokenPipeError):  # of a writer that is gone
                 assert writer.stdin is not None
                 writer.stdin.close()
         for number, (name, writer) in enumerate(writers.items()):
-            _wait(writer, until, f"{mark}-{number}")
-            if lost := _shortfall(run, name, writer.returncode):
-                note(lost)
+            _wait(writer, deadline, f"{mark}-{number}")
+            if shortfall := _shortfall(run, name, writer.returncode):
+                note(shortfall)
 
 
 def _start(run: RunDir, name: str, mark: str) -> subprocess.Popen[bytes]:
@@ -81,10 +81,10 @@ def _start(run: RunDir, name: str, mark: str) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait(writer: subprocess.Popen[bytes], until: float, mark: str) -> None:
+def _wait(writer: subprocess.Popen[bytes], deadline: float, mark: str) -> None:
     """Wait for a process and end it if it takes too long; unless it ended well, end all that it started, too."""
     try:
-        if writer.wait(max(0.0, until - time.monotonic())) == 0:
+        if writer.wait(max(0.0, deadline - time.monotonic())) == 0:
             return
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
@@ -101,15 +101,16 @@ def _shortfall(run: RunDir, name: str, code: int | None) -> str:
     """Return what a tracker did not get, in one line; "" if it got all."""
     steps = {line["step"] for line in read_lines(run.metrics_file) if type(line.get("step")) is int}
     try:
-        lost = sum(step > sent_until(run, name) for step in steps)
+        unsent = sum(step > sent_until(run, name) for step in steps)
     except RunError as error:
         return f"{name}: {error}"
-    if code == 0 and not lost:
+    if code == 0 and not unsent:
         return ""
     log_file = state_file(run, name).with_suffix(".log")
     last = last_line(log_file)[:MOST_SHOWN]  # its exception, where it failed
-    why = f"it did not end within {END_S:.0f} s" if code == -signal.SIGKILL else f"{last}; see {log_file}".lstrip("; ")
-    if not lost:
-        return f"{name}: all steps were sent, but the run was not closed there ({why})"
+    was_killed = code == -signal.SIGKILL  # by _wait
+    cause = f"it did not end within {END_S:.0f} s" if was_killed else f"{last}; see {log_file}".lstrip("; ")
+    if not unsent:
+        return f"{name}: all steps were sent, but the run was not closed there ({cause})"
     later = f"send them with: {shell_command('metrics', run.path, '--to', name)}"
-    return f"{name}: {lost} of {counted(len(steps), 'step')} were not sent ({why}); {later}"
+    return f"{name}: {unsent} of {counted(len(steps), 'step')} were not sent ({cause}); {later}"

@@ -69,5 +69,5 @@ def description(name: str) -> str:
 
 def alert_text(line: Mapping[str, Any]) -> str:
     """Return a finding as the text of an alert."""
-    since = f"since step {line['since_step']}: " if isinstance(line.get("since_step"), int) else ""
-    return f"{since}{line.get('message', '')}\n{line.get('remedy', '')}".strip()
+    onset = f"since step {line['since_step']}: " if isinstance(line.get("since_step"), int) else ""
+    return f"{onset}{line.get('message', '')}\n{line.get('remedy', '')}".strip()

@@ -37,7 +37,7 @@ class WandbTracker:
         self._wandb = wandb
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=opening.run[:128].replace("/", "-"),
+            id=opening.run[:128].replace("/", "-"),  # what W&B takes for an id
             name=opening.run,
             resume="allow" if mode == "online" else None,
             mode=mode,
@@ -55,8 +55,8 @@ class WandbTracker:
             self._run.summary.update(dict(metrics))
         else:
             self._run.log({**metrics, **copies, "timestamp": time}, step=step)
-        if fresh := metrics.keys() - self._units:
-            self._units |= fresh
+        if new_names := metrics.keys() - self._units:
+            self._units |= new_names
             self._run.config.update(
                 {"metrics": {name: description(name) for name in sorted(self._units)}}, allow_val_change=True
             )

@@ -52,16 +52,16 @@ class Action:
 
 
 def action_line(
-    context: Context, kind: str, knob: str, before: float | None, after: float | None, why: str, evidence: Sequence[str]
+    steps: int, kind: str, knob: str, before: float | None, after: float | None, reason: str, evidence: Sequence[str]
 ) -> Line:
-    """Return a line of actions.jsonl."""
+    """Return a line of actions.jsonl about what was done after so many steps."""
     return {
-        "step": context.step - 1,
+        "step": steps - 1,
         "kind": kind,
         "knob": knob,
         "before": before,
         "after": after,
-        "why": why,
+        "why": reason,
         "evidence": list(evidence),
         "done": True,
     }

@@ -28,7 +28,7 @@ USUAL = 0.9  # nats per token with which a policy begins whose band is the confi
 SUREST, LEAST_SURE = 0.2, 3.5  # bounds of the share of the band by the entropy with which a policy begins
 SHORT, LONGEST = 40, 640  # steps of a run from which on the band falls, and from which on it falls no more
 CONSTANT = 0.25  # of the band where the rate does not fall: half the rate, for it has to average noise all along
-FALL = 1.5  # power of the rate's share with which the KL of a step falls: less than 2, see ``Band.at``
+FALL = 1.5  # power of the rate's share with which the KL of a step falls: less than 2, see ``Band.at_rate_share``
 LOST_ENTROPY = "entropy"
 # The doctor's findings about these say that answers lose their variety or form, in which a higher rate is no help.
 HOLDS = {check.name for check in CHECKS if check.topic in ("Entropy", "Length and text")}
@@ -62,7 +62,7 @@ class Band:
         """Return the band with both ends times a factor."""
         return Band(self.low * factor, self.high * factor)
 
-    def at(self, share: float, rate_multiplier: float) -> Band:
+    def at_rate_share(self, share: float, rate_multiplier: float) -> Band:
         """Return the band of a step at a share of the learning rate.
 
         The KL of a small step grows with the square of the rate, but Adam's first steps are longer than its rate says,
@@ -191,7 +191,7 @@ def search_factor(kl: float, band: Band) -> float:
 
     Args:
         kl: KL of the step, k3, nats per token, >= 0; infinite or NaN where the step overflowed.
-        band: Of this step, see ``Band.at``.
+        band: Of this step, see ``Band.at_rate_share``.
     """
     return 1.0 if band.low <= kl <= band.high else _factor(kl, band.middle, 0.5, 1.0 / SEARCH, SEARCH)
 
@@ -205,7 +205,7 @@ def hold_factor(kl: float, band: Band, aim: float | None = None) -> float:
 
     Args:
         kl: See ``search_factor``.
-        band: Of this step, see ``Band.at``.
+        band: Of this step, see ``Band.at_rate_share``.
         aim: See ``Band.aim``. With None the factor is 1 inside the band, and outside it leads to the middle.
     """
     if not band.low <= kl <= band.high:
@@ -240,9 +240,9 @@ def scale_after(scale: float, factor: float, found_scale: float | None, rising: 
             higher stays where it is.
         rising: See ``clearly_rising``.
     """
-    ceiling = (
-        SCALE_HIGH if found_scale is None else max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found_scale))
-    )
+    ceiling = SCALE_HIGH
+    if found_scale is not None:
+        ceiling = max(scale, min(SCALE_HIGH, (CLIMB if rising else CREEP) * found_scale))
     return min(max(scale * factor, SCALE_LOW), ceiling)
 
 

@@ -34,9 +34,10 @@ def decide(
         return Action(pilot)
     if mode == "advise":
         return advise(pilot, record, findings or (), context)
-    back = take_step_back(pilot, record, context)
-    if back is not None:
-        return back
+    # Before anything is observed: a step that is taken back must leave no trace in the autopilot's state.
+    rollback = take_step_back(pilot, record, context)
+    if rollback is not None:
+        return rollback
     action = hold_kl_ref(hold_rate(observe(pilot, record, findings), record, context), record, context)
     if findings is not None:
         action = _answer_findings(action, findings, context)
@@ -50,10 +51,10 @@ def _answer_findings(action: Action, findings: Sequence[Finding], context: Conte
     pilot, last = action.pilot, action.pilot.last_move
     if last is not None and context.step - last.step < context.config.autopilot.cooldown:
         return action
-    since = pilot.findings_since
-    if since is not None:  # earlier steps led to the last move
+    first_step = pilot.findings_since
+    if first_step is not None:  # earlier steps led to the last move
         doctor = LiveDoctor(dump(adjust(context.config, pilot)), format="steadyrl")
-        doctor.remember(row for row in context.rows if row["step"] >= since)
+        doctor.remember(row for row in context.rows if row["step"] >= first_step)
         doctor.look(context.step)
         findings = doctor.findings
     if last is not None:
@@ -82,7 +83,7 @@ def _move(action: Action, adjustment: Adjustment, context: Context) -> Action:
 
 def _move_line(adjustment: Adjustment, context: Context) -> Line:
     finding, before, after = adjustment.finding, adjustment.before, adjustment.after
-    line = action_line(context, "move", adjustment.knob, before, after, finding.message, finding.evidence)
+    line = action_line(context.step, "move", adjustment.knob, before, after, finding.message, finding.evidence)
     return line | {"check": finding.check, "cause": finding.cause}
 
 
@@ -90,14 +91,14 @@ def _judge(action: Action, last: LastMove, findings: Sequence[Finding], context:
     """Keep the last move if its finding no longer holds; else undo it, and remember that it did not help."""
     pilot = replace(action.pilot, last_move=None)
     now = read_knob(context.config, pilot, {**context.numbers, **action.numbers}, last.knob)
-    same = [finding for finding in findings if (finding.check, finding.cause) == (last.check, last.cause)]
-    about = {"check": last.check, "cause": last.cause}
-    if not same:
-        why = f"{last.check} has not been found since step {last.step}"
-        line = action_line(context, "kept", last.knob, now, now, why, []) | about
+    persisting = [finding for finding in findings if (finding.check, finding.cause) == (last.check, last.cause)]
+    cause_fields = {"check": last.check, "cause": last.cause}
+    if not persisting:
+        reason = f"{last.check} has not been found since step {last.step}"
+        line = action_line(context.step, "kept", last.knob, now, now, reason, []) | cause_fields
         return replace(action, pilot=pilot, lines=(*action.lines, line))
-    why = f"{last.check} is still found since step {last.step}"
-    line = action_line(context, "undo", last.knob, now, last.before, why, same[0].evidence) | about
+    reason = f"{last.check} is still found since step {last.step}"
+    line = action_line(context.step, "undo", last.knob, now, last.before, reason, persisting[0].evidence) | cause_fields
     pilot, changed = set_knob(pilot, context.numbers, last.knob, last.before)
     failed = (*pilot.failed_moves, (last.check, last.cause, last.move))
     pilot = replace(pilot, failed_moves=failed, findings_since=context.step)
@@ -121,26 +122,26 @@ def advise(pilot: PilotState, record: Mapping[str, Any], findings: Sequence[Find
 
 def _advise_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> tuple[PilotState, Line | None]:
     """Say what the rate should be: at once for a step that would be taken back, else after five outside the band."""
-    measured = record.get(KL_STEP)
+    kl = record.get(KL_STEP)
     if pilot.first_entropy is None:
         pilot = replace(pilot, first_entropy=record.get("entropy"))
-    if measured is None:
+    if kl is None:
         return pilot, None
     share = record["learning_rate"] / context.config.update.learning_rate
-    band = narrowed_band(pilot, record, context.config).at(share, rate_multiplier=1.0)
-    leaps = not measured <= LEAP * healthy_band(pilot, record, context.config).high  # NaN too
-    factor = search_factor(measured, band) if leaps or share >= LEAST_SHARE else 1.0
+    band = narrowed_band(pilot, record, context.config).at_rate_share(share, rate_multiplier=1.0)
+    leaps = not kl <= LEAP * healthy_band(pilot, record, context.config).high  # NaN too
+    factor = search_factor(kl, band) if leaps or share >= LEAST_SHARE else 1.0
     side = (factor > 1.0) - (factor < 1.0)
     outside = pilot.steps_outside + side if side * pilot.steps_outside > 0 else side
     pilot = replace(pilot, steps_outside=outside)
     if leaps:
-        why = "the step moved the policy too far and would be taken back"
+        reason = "the step moved the policy too far and would be taken back"
     elif abs(outside) >= OUTSIDE:
-        why = f"KL of a step {'below' if side > 0 else 'above'} its band"
+        reason = f"KL of a step {'below' if side > 0 else 'above'} its band"
     else:
         return pilot, None
     # A collapsed policy no longer moves, nor does one whose rewards are all equal: a higher rate would not help.
     lowered = any(line["kind"] == "rate" and line["after"] < line["before"] for line in context.actions)
     if side > 0 and (lowered or not record.get("reward/std")):
         return pilot, None
-    return pilot, rate_line(pilot, context, "rate", 1.0, factor, why, [kl_sentence(record, band)])
+    return pilot, rate_line(pilot, context, "rate", 1.0, factor, reason, [kl_sentence(record, band)])

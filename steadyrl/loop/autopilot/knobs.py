@@ -19,8 +19,8 @@ Step = Callable[[float, float, Rows], float]
 
 RATE_MULTIPLIER, KL_COEF = "rate_multiplier", "algorithm.args.kl_coef"
 LEAST_MULTIPLIER = 0.1
-MANY_DEVIATIONS = 4.0
-HALF = 0.5
+LIMIT_DEVIATIONS = 4.0  # of the rewards, beyond which they are cut
+COEF_PER_SPREAD = 0.5  # of the rewards: at it, reward and penalty balance 2 nats from the reference
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,14 @@ class Adjustment:
     finding: Finding
 
 
-def _less_kl(now: float, start: float, rows: Rows) -> float:
-    """Return half of the usual spread of the rewards, at which reward and penalty balance 2 nats from the reference."""
-    usual = _usual_spread(rows)
-    return now if usual <= 0 else max(min(now, HALF * usual), 0.1 * now)
+def _less_coef(now: float, start: float, rows: Rows) -> float:
+    spread = _usual_spread(rows)
+    return now if spread <= 0 else max(min(now, COEF_PER_SPREAD * spread), 0.1 * now)
 
 
-def _limited(now: float, start: float, rows: Rows) -> float:
-    """Return a limit for rewards from their usual spread."""
-    usual = _usual_spread(rows)
-    return now if now > 0 or usual <= 0 else MANY_DEVIATIONS * usual
+def _reward_limit(now: float, start: float, rows: Rows) -> float:
+    spread = _usual_spread(rows)
+    return now if now > 0 or spread <= 0 else LIMIT_DEVIATIONS * spread
 
 
 def _usual_spread(rows: Rows) -> float:
@@ -82,13 +80,13 @@ MOVES: Mapping[str, Move] = {
     "clip": Move("algorithm.args.clip_high", lambda now, start, rows: max(now, 0.28), "upper clip bound to 0.28"),
     # A target for the KL may have raised it further.
     "kl_coef": Move(KL_COEF, lambda now, start, rows: max(now, min(1.5 * now, 10.0 * start)), "x 1.5, up to 10 x"),
-    "kl_coef_down": Move(KL_COEF, _less_kl, "to half of the usual spread of the rewards, at most to a tenth at once"),
+    "kl_coef_down": Move(KL_COEF, _less_coef, "to half of the usual spread of the rewards, at most to a tenth at once"),
     "temperature": Move(
         "sampling.temperature",
         lambda now, start, rows: min(1.2 * now, max(now, min(1.5 * start, 2.0))),
         "x 1.2, up to 1.5 x and 2",
     ),
-    "reward_limit": Move("update.reward_limit", _limited, "4 usual standard deviations from the step's median"),
+    "reward_limit": Move("update.reward_limit", _reward_limit, "4 usual standard deviations from the step's median"),
 }
 # (check, cause) -> moves, tried in this order, as the checks' records have them. What has none is not for the
 # autopilot to fix: faults of the reward, of the data, of units and logs, of sampler and reference.
@@ -100,11 +98,11 @@ FIXES: Mapping[tuple[str, str], tuple[str, ...]] = {
 def adjust(config: Config, pilot: PilotState) -> Config:
     """Return the config with the autopilot's changes; the same object if there are none."""
     for name, value in pilot.settings.items():
-        config = _put(config, name.split("."), value)
+        config = _with_setting(config, name.split("."), value)
     rate = pilot.scale * pilot.rate_multiplier
     if rate == 1.0:
         return config
-    return _put(config, ["update", "learning_rate"], config.update.learning_rate * rate)
+    return _with_setting(config, ["update", "learning_rate"], config.update.learning_rate * rate)
 
 
 def read_knob(config: Config, pilot: PilotState, numbers: Numbers, knob: str) -> float | None:
@@ -161,7 +159,7 @@ def choose(
     return None
 
 
-def _put(section: SectionType, path: Sequence[str], value: float) -> SectionType:
+def _with_setting(section: SectionType, path: Sequence[str], value: float) -> SectionType:
     """Return a section with one setting changed; the move has already bounded the value."""
-    inner = value if len(path) == 1 else _put(getattr(section, path[0]), path[1:], value)
-    return section.model_copy(update={path[0]: inner})
+    changed = value if len(path) == 1 else _with_setting(getattr(section, path[0]), path[1:], value)
+    return section.model_copy(update={path[0]: changed})

@@ -40,15 +40,16 @@ def step_kl(backend: Backend, batch: Batch, sampling: Sampling) -> float | None:
     """
     assert batch.old is not None, "score the batch before its updates"
     # An episode may have ended before its first turn, and of demonstrations only some rows were scored.
-    written = np.flatnonzero((batch.completion_mask & ~np.isnan(batch.old.logprobs)).any(axis=1))
-    if not written.size:
+    scored_rows = np.flatnonzero((batch.completion_mask & ~np.isnan(batch.old.logprobs)).any(axis=1))  # [n]
+    if not scored_rows.size:
         return None
-    places = np.linspace(0, len(written) - 1, min(len(written), MEASURED_ROWS)).astype(int)
-    part = take_rows(batch, written[np.unique(places)])
-    after = backend.score(part, sampling, frozenset())
-    assert part.old is not None
+    # Evenly spaced and not drawn: a resumed run measures the same rows.
+    indices = np.linspace(0, len(scored_rows) - 1, min(len(scored_rows), MEASURED_ROWS)).astype(int)
+    sample = take_rows(batch, scored_rows[np.unique(indices)])
+    after = backend.score(sample, sampling, frozenset())
+    assert sample.old is not None
     with np.errstate(over="ignore", invalid="ignore"):  # the KL of a collapsed policy may be infinite
-        return float(kl.k3(np, part.old.logprobs, after.logprobs)[part.completion_mask].mean())
+        return float(kl.k3(np, sample.old.logprobs, after.logprobs)[sample.completion_mask].mean())
 
 
 def pilot_metrics(
@@ -77,7 +78,6 @@ class Autopilot:
     run: RunDir
     """The run directory, with the checkpoints and actions.jsonl."""
     backend: Backend
-    """The run's backend."""
     tell: Callable[[Mapping[str, Any]], None] = field(default=lambda line: None)
     """Called with every line of actions.jsonl."""
     _rewards: dict[int, float] | None = None  # mean rewards of the last steps; None until they are read
@@ -131,7 +131,7 @@ class Autopilot:
             earlier = checkpoint.load(self.run, self.backend, action.back_to)
             assert earlier is not None, f"checkpoint {action.back_to} is complete"
             if action.skips_problems:
-                earlier.problems_drawn = state.problems_drawn
+                earlier.problems_drawn = state.problems_drawn  # the same ones might lead to the same finding
             state = earlier
         state.autopilot = action.pilot
         state.algorithm = {**state.algorithm, **action.numbers}

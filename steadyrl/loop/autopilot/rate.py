@@ -36,21 +36,20 @@ COEF_WORTH_SAYING = 2.0  # likewise since the last line about the KL coefficient
 
 def take_step_back(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action | None:
     """Decide to go back to before a step that left the policy it started from; None where the step is kept."""
-    measured = record.get(KL_STEP)
-    if measured is None:
+    kl = record.get(KL_STEP)
+    if kl is None:
         return None
-    share = share_of_rate(pilot, record, context.config)
-    band = narrowed_band(pilot, record, context.config).at(share, pilot.rate_multiplier)
+    _, band = _share_and_band(pilot, record, context.config)
     # The search expects such steps; after it only one is taken back that leaves little of the policy.
     limit = LEAP * (band if pilot.found_scale is None else healthy_band(pilot, record, context.config)).high
-    if measured <= limit:  # NaN is a leap
+    if kl <= limit:  # NaN is a leap
         return None
     evidence = [
-        f"step {context.step - 1} moved the policy by {measured:.3g} nats/token, more than {limit:.3g}, which is "
+        f"step {context.step - 1} moved the policy by {kl:.3g} nats/token, more than {limit:.3g}, which is "
         f"{LEAP:g} times the upper end of its band"
     ]
     before = [step for step in context.checkpoints if step < context.step]
-    return _back_and_slower(pilot, context, before, measured, band, "KL of a step", evidence)
+    return _back_and_slower(pilot, context, before, kl, band, "KL of a step", evidence)
 
 
 def after_divergence(pilot: PilotState, error: DivergedError, context: Context) -> Action | None:
@@ -62,55 +61,54 @@ def after_divergence(pilot: PilotState, error: DivergedError, context: Context) 
 
 def hold_rate(pilot: PilotState, record: Mapping[str, Any], context: Context) -> Action:
     """Move the learning rate so that the KL of the next step lies in its band."""
-    measured = record.get(KL_STEP)
-    if measured is None:
+    kl = record.get(KL_STEP)
+    if kl is None:
         return Action(pilot)
-    share = share_of_rate(pilot, record, context.config)
-    band = narrowed_band(pilot, record, context.config).at(share, pilot.rate_multiplier)
+    share, band = _share_and_band(pilot, record, context.config)
     searching = pilot.found_scale is None
     rising, target = clearly_rising(context.rewards), context.config.autopilot.kl_ref_target
     if rising and target:
         rising = False  # longer steps would leave the target for the KL to the reference
     if searching:
-        factor = search_factor(measured, band)
+        factor = search_factor(kl, band)
     elif share < SCHEDULED:  # to the nearer end of the band, and unchanged inside it
-        factor = hold_factor(measured, band, min(max(measured, band.low), band.high))
+        factor = hold_factor(kl, band, min(max(kl, band.low), band.high))
     else:
         aim = None if rising is None else band.low if target else band.aim(rising)
-        factor = hold_factor(measured, band, aim)
+        factor = hold_factor(kl, band, aim)
     # If all rewards are equal, a small step says nothing about the rate, and a larger step would not help. A policy
     # that has lost its entropy moves little whatever the rate.
     no_rise = factor > 1.0 and (not record.get("reward/std") or pilot.held_by is not None)
     if no_rise or share < LEAST_SHARE:
         factor = 1.0
     after = scale_after(pilot.scale, factor, pilot.found_scale, bool(rising))
-    inside = pilot.steps_inside + 1 if band.low <= measured <= band.high else 0
+    inside = pilot.steps_inside + 1 if band.low <= kl <= band.high else 0
     search_over = searching and (inside >= INSIDE or context.step >= SEARCH_STEPS)
-    moved = replace(pilot, scale=after, steps_inside=inside, found_scale=after if search_over else pilot.found_scale)
+    updated = replace(pilot, scale=after, steps_inside=inside, found_scale=after if search_over else pilot.found_scale)
     before = pilot.reported_scale
     if abs(math.log(after / before)) < math.log(WORTH_SAYING):
-        return Action(moved)
-    why = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
-    evidence = [kl_sentence(record, band), *_narrowed(pilot, context.config)]
-    line = rate_line(moved, context, "rate", before, after, why, evidence)
-    return Action(replace(moved, reported_scale=after), lines=(line,))
+        return Action(updated)
+    reason = "KL of a step, and the reward clearly rises" if rising and not searching else "KL of a step"
+    evidence = [kl_sentence(record, band), *_band_sentences(pilot, context.config)]
+    line = rate_line(updated, context, "rate", before, after, reason, evidence)
+    return Action(replace(updated, reported_scale=after), lines=(line,))
 
 
 def hold_kl_ref(action: Action, record: Mapping[str, Any], context: Context) -> Action:
     """Move the KL coefficient towards the target for the KL to the reference, where there is one."""
     config, target = context.config, context.config.autopilot.kl_ref_target
-    measured = record.get("kl_ref_exact_seq", record.get("kl_ref_k1_seq"))
-    if not target or measured is None:
+    kl_ref = record.get("kl_ref_exact_seq", record.get("kl_ref_k1_seq"))
+    if not target or kl_ref is None:
         return action
     coef, start = read_knob(config, action.pilot, context.numbers, KL_COEF), configured(config, KL_COEF)
     assert coef is not None and start is not None, "the config was refused without a coefficient"
-    after = coefficient_after(coef, measured, target, start)
+    after = coefficient_after(coef, kl_ref, target, start)
     pilot, numbers = set_knob(action.pilot, context.numbers, KL_COEF, after)
     lines = action.lines
     before = start if pilot.reported_coef is None else pilot.reported_coef
     if abs(math.log(after / before)) >= math.log(COEF_WORTH_SAYING):
-        evidence = [f"KL to the reference is {measured:.3g} nats/sequence, its target {target:g}"]
-        lines += (action_line(context, "kl_coef", KL_COEF, before, after, "KL to the reference", evidence),)
+        evidence = [f"KL to the reference is {kl_ref:.3g} nats/sequence, its target {target:g}"]
+        lines += (action_line(context.step, "kl_coef", KL_COEF, before, after, "KL to the reference", evidence),)
     return Action(pilot, numbers, lines)
 
 
@@ -119,18 +117,18 @@ def may_roll_back(pilot: PilotState) -> bool:
     return pilot.rollbacks < ROLLBACKS_AT_MOST
 
 
-def share_of_rate(pilot: PilotState, record: Mapping[str, Any], config: Config) -> float:
-    """Return the share of the learning rate that warm-up and schedule left at a step, (0, 1]."""
+def _share_and_band(pilot: PilotState, record: Mapping[str, Any], config: Config) -> tuple[float, Band]:
+    """Return the share of the rate that warm-up and schedule left at a step, (0, 1], and the band of such a step."""
     share: float = record["learning_rate"] / (config.update.learning_rate * pilot.scale * pilot.rate_multiplier)
-    return share
+    return share, narrowed_band(pilot, record, config).at_rate_share(share, pilot.rate_multiplier)
 
 
 def rate_line(
-    pilot: PilotState, context: Context, kind: str, before: float, after: float, why: str, evidence: Sequence[str]
+    pilot: PilotState, context: Context, kind: str, before: float, after: float, reason: str, evidence: Sequence[str]
 ) -> Line:
     """Return a line of actions.jsonl about a change of scale, with the learning rates that hold after the warm-up."""
     full = context.config.update.learning_rate * pilot.rate_multiplier
-    return action_line(context, kind, "update.learning_rate", full * before, full * after, why, evidence)
+    return action_line(context.step, kind, "update.learning_rate", full * before, full * after, reason, evidence)
 
 
 def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
@@ -141,18 +139,17 @@ def kl_sentence(record: Mapping[str, Any], band: Band) -> str:
     )
 
 
-def _narrowed(pilot: PilotState, config: Config) -> list[str]:
-    """Return a sentence of evidence for each thing that moves the run's band."""
+def _band_sentences(pilot: PilotState, config: Config) -> list[str]:
     entropy, cosine, steps = pilot.first_entropy or 0.0, pilot.agreement or 0.0, config.run.steps
     shares = (
         (entropy_share(pilot.first_entropy), f"the policy began with an entropy of {entropy:.2g} nats/token"),
         (length_share(steps), f"the noise of {steps} steps adds up"),
         (pilot.narrowing, f"gradients pointed back against those before them (mean cosine now {cosine:.2f})"),
     )
-    moved = [(share, why) for share, why in shares if share != 1.0]
+    in_effect = [(share, reason) for share, reason in shares if share != 1.0]
     return [
-        f"the band is {share:.2g} times {'that' if number else 'the configured one'}, because {why}"
-        for number, (share, why) in enumerate(moved)
+        f"the band is {share:.2g} times {'that' if i else 'the configured one'}, because {reason}"
+        for i, (share, reason) in enumerate(in_effect)
     ]
 
 
@@ -160,17 +157,17 @@ def _back_and_slower(
     pilot: PilotState,
     context: Context,
     checkpoints: Sequence[int],
-    measured: float,
+    kl: float,
     band: Band,
-    why: str,
+    reason: str,
     evidence: Sequence[str],
 ) -> Action | None:
     searching = pilot.found_scale is None and pilot.steps_taken_back < TAKEN_BACK_AT_MOST
     if not checkpoints or not (searching or may_roll_back(pilot)):
         return None
-    factor = search_factor(measured, band) if searching else hold_factor(measured, band)
+    factor = search_factor(kl, band) if searching else hold_factor(kl, band)
     after = scale_after(pilot.scale, factor, None)
-    line = rate_line(pilot, context, "rollback", pilot.scale, after, why, evidence)
+    line = rate_line(pilot, context, "rollback", pilot.scale, after, reason, evidence)
     slower = replace(
         pilot,
         scale=after,

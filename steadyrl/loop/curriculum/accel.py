@@ -34,20 +34,22 @@ def build(settings: Settings) -> Curriculum:
         generator = request.generator()
         pool = {problem.id: problem for problem in request.problems} | dict(memory.made)
         stats = look_up(list(pool), memory, request.step)
+        # [N]; an edit begins at a problem of which it is known what it is worth.
         score = np.where(stats.drawn, level_replay.SCORES[settings.score](stats), 0.0)
         edits = round(settings.edit_share * request.count) if score.any() else 0
-        problems, why, edited = [], [], dict(memory.made)
-        everything = list(pool.values())
+        problems, reasons, edited = [], [], dict(memory.made)
+        candidates = list(pool.values())
         parents = shares(score ** (1.0 / settings.temperature))
-        for i in generator.choice(len(everything), edits, p=parents):
-            child = request.mutate(everything[i], generator)
+        for i in generator.choice(len(candidates), edits, p=parents):
+            child = request.mutate(candidates[i], generator)
             if child.id not in pool:
                 edited[child.id] = child
             problems.append(pool.get(child.id, child))
-            why.append(f"edited from '{everything[i].id}', {settings.score} {score[i]:.3g}")
+            reasons.append(f"edited from '{candidates[i].id}', {settings.score} {score[i]:.3g}")
         remaining = replace(request, count=request.count - edits)
-        replayed = level_replay.replay(everything, remaining, memory, settings, generator)
-        return Choice(problems + replayed.problems, why + replayed.why, replayed.entropy, replace(memory, made=edited))
+        replayed = level_replay.replay(candidates, remaining, memory, settings, generator)
+        remembered = replace(memory, made=edited)
+        return Choice(problems + replayed.problems, reasons + replayed.why, replayed.entropy, remembered)
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
         updated = record_outcomes(memory, groups, step, settings.decay)

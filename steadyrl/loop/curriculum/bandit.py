@@ -14,7 +14,7 @@ from steadyrl.core.types import Problem
 from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request, require_several, shares, weighed
 from steadyrl.loop.curriculum.memory import Memory, look_up, record_outcomes
 
-MOST_ARMS = 100  # a column with more values is not a category but a number that should be rounded
+MAX_ARMS = 100  # a column with more values is not a category but a number that should be rounded
 
 
 class Settings(Section):
@@ -39,24 +39,25 @@ def build(settings: Settings) -> Curriculum:
         return str(problem.columns.get(settings.column))
 
     def choose(request: Request, memory: Memory) -> Choice:
-        own = [arm(problem) for problem in request.problems]
-        names = sorted(set(own))
+        arms = [arm(problem) for problem in request.problems]
+        names = sorted(set(arms))
         _require_arms(names, settings.column)
         stats = look_up(names, memory, request.step)
         best = float(stats.deviation.max())
         worth = np.where(stats.rollouts > 0, stats.deviation / best if best > 0 else 1.0, 1.0)
         by_arm = shares(np.exp((worth - 1.0) / settings.temperature))
         by_arm = (1 - settings.uniform_share) * by_arm + settings.uniform_share / len(names)
-        index = np.array([names.index(name) for name in own])
-        probabilities = by_arm[index] / np.bincount(index)[index]
+        arm_index = np.array([names.index(name) for name in arms])
+        # An arm's probability is shared by its problems.
+        probabilities = by_arm[arm_index] / np.bincount(arm_index)[arm_index]  # [N]
 
-        def why(i: int) -> str:
+        def reason(i: int) -> str:
             return (
-                f"arm {own[i]}: mean |advantage| {stats.deviation[index[i]]:.3g}; "
-                f"probability {by_arm[index[i]]:.3g} of {len(names)} arms"
+                f"arm {arms[i]}: mean |advantage| {stats.deviation[arm_index[i]]:.3g}; "
+                f"probability {by_arm[arm_index[i]]:.3g} of {len(names)} arms"
             )
 
-        return weighed(request.problems, probabilities, request, memory, why)
+        return weighed(request.problems, probabilities, request, memory, reason)
 
     return Curriculum(choose=choose, observe=partial(record_outcomes, decay=settings.decay, name=arm))
 
@@ -68,8 +69,8 @@ def _require_arms(names: Sequence[str], column: str) -> None:
             "curriculum.args.column, or take 'learnability', which needs no column"
         )
     require_several("bandit", column, names)
-    if len(names) > MOST_ARMS:
+    if len(names) > MAX_ARMS:
         raise DataError(
-            f"the column '{column}' has {len(names)} different values; expected at most {MOST_ARMS}, each an arm of "
+            f"the column '{column}' has {len(names)} different values; expected at most {MAX_ARMS}, each an arm of "
             "the bandit: round it, or take 'learnability'"
         )

@@ -84,12 +84,12 @@ def require_choice(curriculum: Curriculum, config: Config, task: Task, problems:
 
 def require_several(name: str, column: str, values: Collection[object]) -> None:
     """Refuse (DataError) a curriculum by a column with one value in all problems: it would choose nothing."""
-    different = set(values)
-    if len(different) == 1:
-        (value,) = different
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
+    distinct = set(values)
+    if len(distinct) == 1:
+        (value,) = distinct
+        text = f"{value:g}" if isinstance(value, float) else str(value)
         raise DataError(
-            f"all problems have {column} = {shown:.60}, so that the curriculum '{name}' has nothing to "
+            f"all problems have {column} = {text:.60}, so that the curriculum '{name}' has nothing to "
             "choose by; name another column in curriculum.args.column, or take 'uniform'"
         )
 
@@ -119,19 +119,20 @@ def weighed(
     probabilities: np.ndarray,
     request: Request,
     memory: Memory,
-    why: Callable[[int], str],
+    reason_of: Callable[[int], str],
     generator: np.random.Generator | None = None,
 ) -> Choice:
-    """Draw a step's problems from a pool with these probabilities [N]; ``why`` gives the reason for a place in it."""
-    chosen = draw(probabilities, request.count, generator or request.generator())
-    return Choice([pool[i] for i in chosen], [why(i) for i in chosen], entropy(probabilities), memory)
+    """Draw a step's problems from a pool with these probabilities [N]; ``reason_of`` gives the reason for an index."""
+    indices = draw(probabilities, request.count, generator or request.generator())
+    return Choice([pool[i] for i in indices], [reason_of(i) for i in indices], entropy(probabilities), memory)
 
 
-def reason(what: str, score: np.ndarray, stats: Known, probabilities: np.ndarray, i: int) -> str:
+def reason(score_name: str, score: np.ndarray, stats: Known, probabilities: np.ndarray, i: int) -> str:
     """Return the reason why a problem was drawn: one line with its numbers."""
     chance = f"probability {probabilities[i]:.3g} of {len(score)} problems"
     if not stats.drawn[i]:
         return f"not drawn yet; {chance}"
     if not stats.rollouts[i]:
         return f"never scored, drawn {stats.stale[i]:.0f} steps ago; {chance}"
-    return f"{what} {score[i]:.3g}, mean reward {stats.mean[i]:.3g}, drawn {stats.stale[i]:.0f} steps ago; {chance}"
+    mean, stale = stats.mean[i], stats.stale[i]
+    return f"{score_name} {score[i]:.3g}, mean reward {mean:.3g}, drawn {stale:.0f} steps ago; {chance}"

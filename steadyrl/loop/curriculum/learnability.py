@@ -61,7 +61,7 @@ def build(settings: Settings) -> Curriculum:
             + settings.stale_share * shares(stats.stale)
             + settings.uniform_share / len(score)
         )
-        why = partial(reason, "learnability", score, stats, probabilities)
-        return weighed(request.problems, probabilities, request, memory, why)
+        reason_of = partial(reason, "learnability", score, stats, probabilities)
+        return weighed(request.problems, probabilities, request, memory, reason_of)
 
     return Curriculum(choose=choose, observe=partial(record_outcomes, decay=settings.decay))

@@ -71,7 +71,7 @@ def replay_probabilities(score: np.ndarray, stats: Known, settings: Settings) ->
     rank[order] = np.arange(1, len(score) + 1)
     by_score = shares(np.where(stats.drawn, rank ** (-1.0 / settings.temperature), 0.0))
     by_stale = shares(np.where(stats.drawn, stats.stale, 0.0))
-    if not (stats.drawn & (stats.stale > 0)).any():
+    if not (stats.drawn & (stats.stale > 0)).any():  # all were drawn in the last step: none is staler than another
         by_stale = shares(stats.drawn.astype(np.float64))
     replayed = (1 - settings.stale_share) * by_score + settings.stale_share * by_stale
     if stats.drawn.all():
@@ -94,5 +94,5 @@ def replay(
     stats = look_up([problem.id for problem in pool], memory, request.step)
     score = SCORES[settings.score](stats)
     probabilities = replay_probabilities(score, stats, settings)
-    why = partial(reason, settings.score, score, stats, probabilities)
-    return weighed(pool, probabilities, request, memory, why, generator)
+    reason_of = partial(reason, settings.score, score, stats, probabilities)
+    return weighed(pool, probabilities, request, memory, reason_of, generator)

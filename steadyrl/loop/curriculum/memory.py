@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from steadyrl.core.types import Group, Problem
 
 _SEEN: TypeAdapter[dict[str, dict[str, float]]] = TypeAdapter(dict[str, dict[str, float]])
-_MADE: TypeAdapter[list[Problem]] = TypeAdapter(list[Problem])
-MOST_KNOWN = 20_000  # problems remembered, about 3 MB of a checkpoint; those not drawn for longest are forgotten
+_EDITED: TypeAdapter[list[Problem]] = TypeAdapter(list[Problem])
+MAX_REMEMBERED = 20_000  # problems remembered, about 3 MB of a checkpoint; those not drawn for longest are forgotten
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Memory:
 
 def recall(data: Mapping[str, Any]) -> Memory:
     """Return the memory that ``plain`` wrote; an empty memory for empty data."""
-    problems = [Problem(**{**entry, "messages": tuple(entry.get("messages", ()))}) for entry in data.get("made", ())]
-    return Memory(data.get("seen", {}), {problem.id: problem for problem in problems})
+    edited = [Problem(**{**record, "messages": tuple(record.get("messages", ()))}) for record in data.get("made", ())]
+    return Memory(data.get("seen", {}), {problem.id: problem for problem in edited})
 
 
 def checked(data: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def checked(data: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: ``plain`` cannot have written it.
     """
-    _MADE.validate_python(data.get("made", []))
+    _EDITED.validate_python(data.get("made", []))
     for name, numbers in _SEEN.validate_python(data.get("seen", {})).items():
         if missing := {"rollouts", "last"} - numbers.keys():
             raise ValueError(f"what is remembered of '{name}' lacks {', '.join(sorted(missing))}")
@@ -98,30 +98,29 @@ def record_outcomes(
     for group in groups:
         rewards.setdefault(name(group.problem), []).append(np.array(group.rewards, np.float64))
     records = dict(memory.seen)
-    for key, parts in rewards.items():
-        records[key] = _with_rewards(records.get(key), parts, step, decay)
-    if len(records) > MOST_KNOWN:
-        latest = sorted(records, key=lambda key: -records[key]["last"])[:MOST_KNOWN]
-        kept_names = set(latest)
-        records = {key: numbers for key, numbers in records.items() if key in kept_names}
+    for key, group_rewards in rewards.items():
+        records[key] = _with_rewards(records.get(key), group_rewards, step, decay)
+    if len(records) > MAX_REMEMBERED:
+        latest = set(sorted(records, key=lambda key: -records[key]["last"])[:MAX_REMEMBERED])
+        records = {key: numbers for key, numbers in records.items() if key in latest}
     return replace(memory, seen=records)
 
 
 def _with_rewards(
-    before: Mapping[str, float] | None, parts: Sequence[np.ndarray], step: int, decay: float
+    before: Mapping[str, float] | None, group_rewards: Sequence[np.ndarray], step: int, decay: float
 ) -> dict[str, float]:
-    rewards = np.concatenate(parts)
+    rewards = np.concatenate(group_rewards)
     if not rewards.size:
         return {**(before or {"rollouts": 0.0}), "last": float(step)}
-    distances = np.concatenate([np.abs(part - part.mean()) for part in parts if part.size])
-    fresh = {"mean": rewards, "square": rewards**2, "deviation": distances}
-    old = decay * before["rollouts"] if before else 0.0
-    total = old + rewards.size
+    distances = np.concatenate([np.abs(x - x.mean()) for x in group_rewards if x.size])
+    samples = {"mean": rewards, "square": rewards**2, "deviation": distances}
+    old_weight = decay * before["rollouts"] if before else 0.0
+    total = old_weight + rewards.size
     updated = {"rollouts": total, "last": float(step), "best": float(rewards.max())}
     if before and "best" in before:
         updated["best"] = max(updated["best"], before["best"])
-    for key, values in fresh.items():
-        updated[key] = float((old * (before or {}).get(key, 0.0) + values.sum()) / total)
+    for key, values in samples.items():
+        updated[key] = float((old_weight * (before or {}).get(key, 0.0) + values.sum()) / total)
     return updated
 
 

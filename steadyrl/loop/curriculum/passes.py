@@ -9,14 +9,14 @@ from steadyrl.loop.curriculum.choice import Choice, Curriculum, Request
 from steadyrl.loop.curriculum.memory import Memory
 
 
-def uniform(problems: int, drawn: int, count: int, seed: int) -> list[int]:
+def uniform(problems: int, position: int, count: int, seed: int) -> list[int]:
     """Return the next problems of an endless series of shuffled passes over all of them.
 
     It depends only on how many were drawn before, so that nothing but that number has to be saved.
 
     Args:
         problems: How many there are, at least one.
-        drawn: How many were drawn so far.
+        position: How many were drawn so far.
         count: How many to draw.
         seed: The run's; every pass has a shuffle of its own.
 
@@ -25,8 +25,8 @@ def uniform(problems: int, drawn: int, count: int, seed: int) -> list[int]:
     """
     indices: list[int] = []
     while len(indices) < count:
-        number, start = divmod(drawn + len(indices), problems)
-        order = np.random.default_rng([seed, number]).permutation(problems)
+        pass_number, start = divmod(position + len(indices), problems)
+        order = np.random.default_rng([seed, pass_number]).permutation(problems)
         indices += order[start : start + count - len(indices)].tolist()
     return indices
 

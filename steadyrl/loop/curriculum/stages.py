@@ -37,29 +37,30 @@ def build(settings: Settings) -> Curriculum:
     """Return the curriculum as a record of functions."""
 
     def choose(request: Request, memory: Memory) -> Choice:
-        levels = np.array([level_of(problem, settings.column) for problem in request.problems])
+        levels = np.array([level_of(problem, settings.column) for problem in request.problems])  # [N]
         require_several("stages", settings.column, levels)
         stage = float(memory.seen.get(_STAGE, {}).get("level", levels.min()))  # the lowest at first
-        now, passed = levels == stage, levels < stage
-        earlier = settings.earlier_share if passed.any() else 0.0
-        probabilities = (1 - earlier) * shares(now.astype(float))
-        if earlier:
-            probabilities = probabilities + earlier * shares(passed.astype(float))
+        passed = levels < stage
+        earlier_share = settings.earlier_share if passed.any() else 0.0
+        probabilities = (1 - earlier_share) * shares((levels == stage).astype(float))
+        if earlier_share:
+            probabilities = probabilities + earlier_share * shares(passed.astype(float))
         record = memory.seen.get(_name(stage))
         mean = f"mean reward {record['mean']:.3g}" if record and "mean" in record else "not tried yet"
 
-        def why(i: int) -> str:
+        def reason(i: int) -> str:
             if levels[i] > stage:
                 return f"beyond level {stage:g}, for lack of others"
-            return f"the present level {stage:g}, {mean}" if now[i] else f"a passed level; the present one is {stage:g}"
+            if levels[i] < stage:
+                return f"a passed level; the present one is {stage:g}"
+            return f"the present level {stage:g}, {mean}"
 
         above = levels[levels > stage]
-        entry = {"level": stage, "last": _NEVER_FORGOTTEN, "rollouts": 0.0}
+        stage_record = {"level": stage, "last": _NEVER_FORGOTTEN, "rollouts": 0.0}
         if above.size:
-            entry["next"] = float(above.min())
-        return weighed(
-            request.problems, probabilities, request, replace(memory, seen={**memory.seen, _STAGE: entry}), why
-        )
+            stage_record["next"] = float(above.min())
+        remembered = replace(memory, seen={**memory.seen, _STAGE: stage_record})
+        return weighed(request.problems, probabilities, request, remembered, reason)
 
     def observe(memory: Memory, groups: Sequence[Group], step: int) -> Memory:
         updated = record_outcomes(

@@ -26,9 +26,7 @@ class Measured:
     """What a forecast is made from: the rollouts and the updates, with times, and the memory before and after them."""
 
     trial: Trial
-    """The rollouts."""
     updates: TrialUpdates
-    """The updates."""
     before: Memory
     """What was in use before the trial."""
     now: Memory
@@ -39,6 +37,7 @@ def affine(few: Timed, many: Timed, rows: float, calls: float) -> float:
     """Return the seconds of so many rows in so many calls, by a cost per call and one per row, from two calls."""
     if many.rows <= few.rows:
         return many.seconds / many.rows * rows
+    # Noise may make the larger call the quicker one, or its rows alone dearer than the whole call: neither can be.
     per_row = min(max(many.seconds - few.seconds, 0.0) / (many.rows - few.rows), many.seconds / many.rows)
     return calls * (many.seconds - per_row * many.rows) + per_row * rows
 
@@ -51,20 +50,20 @@ def run_time(measured: Measured) -> Result:
     rows = session.config.rollout.rollouts
     per_reward = trial.reward.seconds / trial.reward.rows
     updates = config.update.epochs * config.update.minibatches
-    parts = {
-        "sampling": _drawing(trial, rows),
+    seconds_by_phase = {
+        "sampling": _sampling_seconds(trial, rows),
         "rewards": per_reward * rows,
         "scoring": trial.scoring.seconds / trial.scoring.rows * rows,
         "updates": affine(*measured.updates.updates, rows=config.update.epochs * rows, calls=updates),
     }
-    step = sum(parts.values())
+    step = sum(seconds_by_phase.values())
     # Every held-out problem is sampled ``evaluate.samples`` times, and answered once greedily.
-    sizes = [len(own.problems) * n for own in session.heldout_sets for n in (config.evaluate.samples, 1)]
-    per_evaluation = sum(_drawing(trial, count) + per_reward * count for count in sizes)
+    sizes = [len(s.problems) * n for s in session.heldout_sets for n in (config.evaluate.samples, 1)]
+    per_evaluation = sum(_sampling_seconds(trial, count) + per_reward * count for count in sizes)
     # Before training, during it, and after the last step.
     during = -(-config.run.steps // config.evaluate.every) if config.evaluate.every else 1
     evaluations = (1 + during) if session.heldout_sets else 0
-    breakdown = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+    breakdown = ", ".join(f"{name} {duration(seconds)}" for name, seconds in seconds_by_phase.items())
     message = f"about {duration(config.run.steps * step + evaluations * per_evaluation)}: "
     message += f"{counted(config.run.steps, 'step')} of {duration(step)} ({breakdown})"
     if evaluations:
@@ -72,16 +71,16 @@ def run_time(measured: Measured) -> Result:
     return Passed(f"{message}; measured on {counted(trial.reward.rows, 'rollout')}; a step has {rows}")
 
 
-def _drawing(trial: Trial, rows: int) -> float:
+def _sampling_seconds(trial: Trial, rows: int) -> float:
     calls = -(-rows // _limit(trial.session, "generate_rows", rows))
     return affine(*trial.sampling, rows=rows, calls=calls)
 
 
 def _limit(session: Session, name: str, default: int) -> int:
     """Return what the backend computes at once at most: ``default``, where it has no such setting."""
-    own: int | None = getattr(session.config.backend.args, name, default)
-    chosen: Any = session.backend.describe().get(name, MICRO_BATCH_TOKENS) if own is None else own
-    return int(chosen)
+    setting: int | None = getattr(session.config.backend.args, name, default)
+    limit: Any = session.backend.describe().get(name, MICRO_BATCH_TOKENS) if setting is None else setting
+    return int(limit)
 
 
 @check("memory")
@@ -92,19 +91,17 @@ def memory(measured: Measured) -> Result:
     moments = sizes.get("optimizer", 0.0)
     rows, lengths = trial.session.config.rollout.rollouts, trial.batch.lengths
     # Rows are computed in parts of bounded size.
-    at_once = min(
-        rows, _limit(trial.session, "micro_batch_tokens", rows * int(lengths.max())) / max(1.0, float(lengths.mean()))
-    )
-    drawn = min(rows, _limit(trial.session, "generate_rows", rows))
-    growth = max(1.0, at_once / trial.scoring.rows, drawn / trial.sampling[1].rows)
-    most = now.peak + (growth - 1) * max(0, now.peak - measured.before.peak - moments)
-    message = (
-        f"peak so far {_size(now.peak)}, at most {_size(most)} in a full step; the {now.place} has {_size(now.total)}"
-    )
+    tokens = _limit(trial.session, "micro_batch_tokens", rows * int(lengths.max()))
+    at_once = min(rows, tokens / max(1.0, float(lengths.mean())))
+    sampled_rows = min(rows, _limit(trial.session, "generate_rows", rows))
+    growth = max(1.0, at_once / trial.scoring.rows, sampled_rows / trial.sampling[1].rows)
+    max_peak = now.peak + (growth - 1) * max(0, now.peak - measured.before.peak - moments)
+    message = f"peak so far {_size(now.peak)}, at most {_size(max_peak)} in a full step"
+    message += f"; the {now.place} has {_size(now.total)}"
     if len(sizes) > 1:
         breakdown = ", ".join(f"{name} {_size(size)}" for name, size in sizes.items())
         message += f"; from step to step it holds {breakdown}"
-    if most <= now.total:
+    if max_peak <= now.total:
         return Passed(message)
     halved = {
         f"backend.args.{name}": max(1, _limit(trial.session, name, 1) // 2)

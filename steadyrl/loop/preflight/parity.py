@@ -42,7 +42,7 @@ def sampler_parity(trial: Trial) -> Result:
     if _deliberate(sampling):
         return Found("raw_logprobs", message=f"sampling.logprobs is 'raw'; {DELIBERATE}")
     gap = _gap(trial.batch, trial.scores.logprobs)
-    message = _sizes("log-probs of sampler and trainer", gap)
+    message = _gap_message("log-probs of sampler and trainer", gap)
     return _explained(message, gap, _within(trial.session, gap), lambda: _explain(trial, gap))
 
 
@@ -72,9 +72,8 @@ def sampled_entropy(trial: Trial) -> Result:
         return Found("not_finite", message=f"{message}; {NOT_FINITE}")
     if _deliberate(trial.session.sampling):
         return Found("raw_logprobs", message=f"{message}; {DELIBERATE}")
-    return Found(
-        "warp", message=f"{message}; {_warped_sampling(trial, difference)}", change=_unwarped(trial.session.sampling)
-    )
+    message += f"; {_distribution_message(trial, difference)}"
+    return Found("warp", message=message, change=_unwarped(trial.session.sampling))
 
 
 @check("reference_parity")
@@ -86,19 +85,19 @@ def reference_parity(trial: Trial) -> Result:
         return Unknown("the backend's score gives no log-probs of the reference")
     mask = trial.batch.completion_mask
     gap = (trial.scores.logprobs - ref)[mask]
-    message = _sizes("log-probs of policy and reference", gap)
+    message = _gap_message("log-probs of policy and reference", gap)
     allowed = _tolerance(trial.session)[1]
-    apart = False
+    kl_differs = False
     if exact is not None:
         message += f"; exact KL at most {np.abs(exact[mask]).max():.2g} nats/token"
-        apart = not bool(np.abs(exact[mask]).max() <= allowed)
-    agrees = _within(trial.session, gap) and not apart
+        kl_differs = not bool(np.abs(exact[mask]).max() <= allowed)
+    agrees = _within(trial.session, gap) and not kl_differs
     return _explained(message, gap, agrees, lambda: _explain_reference(trial))
 
 
 def _explain(trial: Trial, gap: np.ndarray) -> Found:
-    for look in (_noise, _warp, _padding):
-        explained = look(trial, gap)
+    for explanation_of in (_noise, _warp, _padding):
+        explained = explanation_of(trial, gap)
         if explained is not None:
             return explained
     if gap.std() <= _CONSTANT * abs(gap.mean()):
@@ -122,10 +121,10 @@ def _explain(trial: Trial, gap: np.ndarray) -> Found:
 
 
 def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
-    again = _gap(trial.batch, score(trial.session, trial.batch).logprobs)
-    if not _within(trial.session, again - gap):
-        most = _most(again - gap)
-        return Found("dropout", message=f"the trainer's log-probs change between two scorings by up to {most:.2g} nats")
+    second_gap = _gap(trial.batch, score(trial.session, trial.batch).logprobs)
+    if not _within(trial.session, second_gap - gap):
+        change = f"the trainer's log-probs change between two scorings by up to {_max_gap(second_gap - gap):.2g} nats"
+        return Found("dropout", message=change)
     problems = [group.problem for group in trial.groups[:_ALONE]]
     session, key = trial.session, (trial.session.config.run.seed, 0)
     first, second = (collect(session.backend, problems, 1, session.sampling, key) for _ in range(2))
@@ -134,15 +133,15 @@ def _noise(trial: Trial, gap: np.ndarray) -> Found | None:
         return None
     return Found(
         "dropout",
-        message=f"drawn again by equal seeds, the same tokens' log-probs change by up to {_most(shift):.2g} nats",
+        message=f"drawn again by equal seeds, the same tokens' log-probs change by up to {_max_gap(shift):.2g} nats",
     )
 
 
 def _where_alike(first: Rollout, second: Rollout) -> np.ndarray:
     """Return the change of the sampler's log-probs up to the first token that differs."""
     length = min(len(first.completion_ids), len(second.completion_ids))
-    same = np.logical_and.accumulate(first.completion_ids[:length] == second.completion_ids[:length])
-    change: np.ndarray = (first.sampling_logprobs[:length] - second.sampling_logprobs[:length])[same]
+    equal_prefix = np.logical_and.accumulate(first.completion_ids[:length] == second.completion_ids[:length])
+    change: np.ndarray = (first.sampling_logprobs[:length] - second.sampling_logprobs[:length])[equal_prefix]
     return change
 
 
@@ -150,20 +149,20 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
     """Measure without temperature and truncation: do these explain the gap?"""
     session, sampling, batch = trial.session, trial.session.sampling, trial.batch
     plain_sampling = _unwarped(sampling)
-    own, sampler = trial.scores.logprobs, batch.sampling_logprobs
+    trainer, sampler = trial.scores.logprobs, batch.sampling_logprobs
     if plain_sampling:
         plain = score(session, batch, replace(sampling, logprobs="raw")).logprobs
-        if _within(session, (plain - own)[batch.completion_mask]):
+        if _within(session, (plain - trainer)[batch.completion_mask]):
             message = (
                 "the trainer's log-probs are the same with and without temperature and truncation: it ignores them"
             )
             return Found("warp", message=message, change=plain_sampling)
-        ways = {
+        conditions = {
             "temperature": (batch, replace(sampling, temperature=1.0)),
             "truncation": (replace(batch, kept=None), sampling),
             "temperature and truncation": (batch, replace(sampling, logprobs="raw")),
         }
-        for name, (rows, variant) in ways.items():
+        for name, (rows, variant) in conditions.items():
             if _within(session, (score(session, rows, variant).logprobs - sampler)[batch.completion_mask]):
                 return Found(
                     "warp",
@@ -171,8 +170,8 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
                     f"log-probs from before the {name}",
                     change=plain_sampling,
                 )
-    fitting, left = _fit_temperature(session, lambda scores: float(np.abs(_gap(batch, scores.logprobs)).mean()), batch)
-    if left > _SOLVED * np.abs(gap).mean():
+    fitting, miss = _fit_temperature(session, lambda scores: float(np.abs(_gap(batch, scores.logprobs)).mean()), batch)
+    if miss > _SOLVED * np.abs(gap).mean():
         return None
     return Found(
         "warp",
@@ -184,33 +183,33 @@ def _warp(trial: Trial, gap: np.ndarray) -> Found | None:
 def _padding(trial: Trial, gap: np.ndarray) -> Found | None:
     """Measure and draw some rows alone, where nothing is padded."""
     session, batch, mask = trial.session, trial.batch, trial.batch.completion_mask
-    per_row = np.zeros(mask.shape)
+    per_row = np.zeros(mask.shape)  # [B, T]
     per_row[mask] = np.abs(gap)
     worst = np.argsort(-per_row.sum(axis=1) / mask.sum(axis=1), kind="stable")[:_ALONE]
-    alone, shift = [], []
+    gaps, shifts = [], []
     for row in worst:
-        part = take_rows(batch, np.array([row]))
-        logprobs = score(session, part).logprobs
-        alone.append(_gap(part, logprobs))
-        shift.append((logprobs - trial.scores.logprobs[row : row + 1, : logprobs.shape[1]])[part.completion_mask])
+        lone_row = take_rows(batch, np.array([row]))
+        logprobs = score(session, lone_row).logprobs
+        gaps.append(_gap(lone_row, logprobs))
+        shifts.append((logprobs - trial.scores.logprobs[row : row + 1, : logprobs.shape[1]])[lone_row.completion_mask])
     padded = np.concatenate([per_row[row][mask[row]] for row in worst])
-    if not _within(session, np.concatenate(shift)):
+    if not _within(session, np.concatenate(shifts)):
         return Found(
             "padding",
-            message=f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(alone)).mean():.2g} nats "
+            message=f"scored alone, the {len(worst)} worst rows are {np.abs(np.concatenate(gaps)).mean():.2g} nats "
             f"from the sampler, scored among others {padded.mean():.2g}: padding or positions in the trainer",
             change=_one_at_a_time(session, "micro_batch_tokens"),
         )
     problems = [trial.measured[trial.batch.groups[row]].problem for row in worst]
-    own = []
+    new_gaps = []
     for number, problem in enumerate(problems):
-        lone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
-        own.append(_gap(lone, score(session, lone).logprobs))
-    if _within(session, np.concatenate(own)):
+        row_alone = rows_of(session, collect(session.backend, [problem], 1, session.sampling, (number,)))
+        new_gaps.append(_gap(row_alone, score(session, row_alone).logprobs))
+    if _within(session, np.concatenate(new_gaps)):
         return Found(
             "padding",
             message=f"drawn alone, completions of the {len(worst)} worst prompts are scored alike by both "
-            f"(at most {_most(np.concatenate(own)):.2g} nats apart): padding or positions in the sampler",
+            f"(at most {_max_gap(np.concatenate(new_gaps)):.2g} nats apart): padding or positions in the sampler",
             change=_one_at_a_time(session, "generate_rows"),
         )
     return None
@@ -223,25 +222,24 @@ def _one_at_a_time(session: Session, setting: str) -> Mapping[str, Value]:
 
 def _growth(batch: Batch, gap: np.ndarray) -> float:
     """Return the mean |gap| of tokens with much before them over that of the others, one half each."""
-    place = np.nonzero(batch.completion_mask)[1]
-    early = place <= np.median(place)
+    positions = np.nonzero(batch.completion_mask)[1]  # [N]
+    early = positions <= np.median(positions)
     if early.all():
         return 1.0
     return float(np.abs(gap[~early]).mean() / max(np.abs(gap[early]).mean(), np.finfo(float).tiny))
 
 
-def _warped_sampling(trial: Trial, difference: float) -> str:
-    """Return from what distribution the tokens come, and the temperature that fits them where one does."""
+def _distribution_message(trial: Trial, difference: float) -> str:
     session, mask = trial.session, trial.batch.completion_mask
 
     def miss(scores: TokenScores) -> float:
         assert scores.entropy is not None, "there was an entropy at the temperature that is set"
         return abs(_surprise_gap(-scores.logprobs[mask], scores.entropy[mask])[0])
 
-    fitting, left = _fit_temperature(session, miss, trial.batch)
+    fitting, least_miss = _fit_temperature(session, miss, trial.batch)
     side = "sharper" if difference < 0 else "flatter"
     message = f"the tokens come from a {side} distribution than the one that is scored"
-    if left > _SOLVED * abs(difference):
+    if least_miss > _SOLVED * abs(difference):
         return message
     return f"{message}: they fit temperature {fitting:.2f}, the setting is {session.sampling.temperature:g}"
 
@@ -253,7 +251,7 @@ def _explain_reference(trial: Trial) -> Found:
     pairs = ((first.ref_logprobs, second.ref_logprobs), (first.logprobs, second.logprobs))
     changed = np.concatenate([(earlier - later)[mask] for earlier, later in pairs])
     if not _within(session, changed):
-        return Found("dropout", message=f"log-probs change between two scorings by up to {_most(changed):.2g} nats")
+        return Found("dropout", message=f"log-probs change between two scorings by up to {_max_gap(changed):.2g} nats")
     plain_sampling = _unwarped(session.sampling)
     if plain_sampling:
         plain = score(session, trial.batch, replace(session.sampling, logprobs="raw")).logprobs
@@ -269,15 +267,15 @@ def _explain_reference(trial: Trial) -> Found:
 
 def _fit_temperature(session: Session, miss: Callable[[TokenScores], float], batch: Batch) -> tuple[float, float]:
     """Return the temperature at which the trainer's scores miss least, and by how much."""
-    best, width, left = session.sampling.temperature, _WIDEST, float("inf")
+    best, width, least_difference = session.sampling.temperature, _WIDEST, float("inf")
     while width > _FINEST:
-        for at in best * np.geomspace(1 / width, width, 5):
-            sampling = replace(session.sampling, temperature=float(at))
-            now = miss(score(session, batch, sampling))
-            if now < left:
-                best, left = float(at), now
-        width **= 0.5
-    return best, left
+        for temperature in best * np.geomspace(1 / width, width, 5):
+            sampling = replace(session.sampling, temperature=float(temperature))
+            difference = miss(score(session, batch, sampling))
+            if difference < least_difference:
+                best, least_difference = float(temperature), difference
+        width **= 0.5  # around the best so far, at half of the width in log space
+    return best, least_difference
 
 
 def _surprise_gap(surprise: np.ndarray, entropy: np.ndarray) -> tuple[float, float]:
@@ -303,16 +301,16 @@ def _tolerance(session: Session) -> tuple[float, float]:
 
 
 def _within(session: Session, gap: np.ndarray) -> bool:
-    mean, most = _tolerance(session)
-    return not gap.size or bool(np.abs(gap).mean() <= mean and _most(gap) <= most)
+    mean, max_gap = _tolerance(session)
+    return not gap.size or bool(np.abs(gap).mean() <= mean and _max_gap(gap) <= max_gap)
 
 
-def _most(gap: np.ndarray) -> float:
+def _max_gap(gap: np.ndarray) -> float:
     return float(np.abs(gap).max())
 
 
-def _sizes(what: str, gap: np.ndarray) -> str:
-    return f"{what}: mean |difference| {np.abs(gap).mean():.2g}, at most {_most(gap):.2g} nats, {len(gap)} tokens"
+def _gap_message(subject: str, gap: np.ndarray) -> str:
+    return f"{subject}: mean |difference| {np.abs(gap).mean():.2g}, at most {_max_gap(gap):.2g} nats, {len(gap)} tokens"
 
 
 def _unwarped(sampling: Sampling) -> Mapping[str, Value]:

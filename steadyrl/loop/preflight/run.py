@@ -77,12 +77,12 @@ def summary_line(findings: Sequence[Finding]) -> str:
     )
     unknown = [finding.check for finding in findings if finding.state == "unknown"]
     passed = [finding for finding in findings if finding.state == "ok"]
-    parts = [f"{len(passed)} of {len(findings)} passed"]
-    parts += [f"FAILED: {', '.join(failed)}"] if failed else []
-    parts += [f"warnings: {', '.join(warned)}"] if warned else []
-    parts += [f"could not tell: {', '.join(unknown)}"] if unknown else []
-    parts += [f"the run takes {finding.message.partition(':')[0]}" for finding in passed if finding.check == "time"]
-    return "preflight: " + "; ".join(parts)
+    sentences = [f"{len(passed)} of {len(findings)} passed"]
+    sentences += [f"FAILED: {', '.join(failed)}"] if failed else []
+    sentences += [f"warnings: {', '.join(warned)}"] if warned else []
+    sentences += [f"could not tell: {', '.join(unknown)}"] if unknown else []
+    sentences += [f"the run takes {finding.message.partition(':')[0]}" for finding in passed if finding.check == "time"]
+    return "preflight: " + "; ".join(sentences)
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
@@ -112,7 +112,7 @@ def completions(trial: Trial) -> Result:
     empty = _share(not r.text.strip() for r in rollouts)
     ended = _share(ends.values())
     # The policy's own tokens behind an end of its text; what the environment answers may stand there.
-    beyond = _share(
+    past_end = _share(
         bool((np.isin(r.completion_ids[:-1], end_ids) & r.completion_mask[:-1] & r.completion_mask[1:]).any())
         for r in rollouts
     )
@@ -121,9 +121,10 @@ def completions(trial: Trial) -> Result:
         f"{len(rollouts)} of {tokens:.1f} tokens on average: {percent(truncated)} truncated, {percent(ended)} ended by "
         f"an end token, {percent(empty)} empty"
     )
-    if beyond:
+    if past_end:
         return Found(
-            "text_after_end", message=f"{message}; {percent(beyond)} go on after it: text that nobody reads is trained"
+            "text_after_end",
+            message=f"{message}; {percent(past_end)} go on after it: text that nobody reads is trained",
         )
     # A stop string ends a completion without an end token.
     if not sampling.stop and any(r.stop_reason == "stop" and not ends[id(r)] for r in rollouts):
@@ -136,9 +137,9 @@ def completions(trial: Trial) -> Result:
     if truncated > TRUNCATED_AT_MOST:
         limit = sampling.max_new_tokens
         change = {"sampling.max_new_tokens": 2 * limit, **change}
-        found = _ill_ended(trial, "never_ends", f"{message}; the limit is {limit} tokens", change)
+        finding = _ill_ended(trial, "never_ends", f"{message}; the limit is {limit} tokens", change)
         # Answers that are cut off teach all the same, where their rewards differ: often the first thing is to end.
-        return replace(found, severity="warning") if isinstance(rewards.find(trial), Passed) else found
+        return replace(finding, severity="warning") if isinstance(rewards.find(trial), Passed) else finding
     return _ill_ended(trial, "empty", message, change) if empty > EMPTY_AT_MOST else Passed(message)
 
 
@@ -189,26 +190,26 @@ def gold_answer(trial: Trial) -> Result:
     message += f" ({len(answers) - len(pairs)} more unscored)" if len(answers) > len(pairs) else ""
     if means[0] > means[1]:
         return Passed(message)
-    return Found("empty_wins", message=f"{message}{_against(session, pairs)}")
+    return Found("empty_wins", message=f"{message}{_worst_reward(session, pairs)}")
 
 
-def _against(session: Session, pairs: Sequence[tuple[Rollout, Rollout]]) -> str:
+def _worst_reward(session: Session, pairs: Sequence[tuple[Rollout, Rollout]]) -> str:
     """Name the reward that pays the empty answer most, beside the good one."""
-    extra = {}
+    gains_by_term = {}
     for term in session.terms:
-        parts = [(g.parts, e.parts) for g, e in pairs if term.name in g.parts and term.name in e.parts]
-        gains = [term.weight * (empty[term.name] - gold[term.name]) for gold, empty in parts]
-        extra[term.name] = float(np.mean(gains)) if gains else 0.0
-    most = max(extra, key=lambda name: extra[name])
-    return f"; '{most}' pays the empty answer {extra[most]:.3g} more" if extra[most] > 0 else ""
+        component_pairs = [(g.parts, e.parts) for g, e in pairs if term.name in g.parts and term.name in e.parts]
+        gains = [term.weight * (empty[term.name] - gold[term.name]) for gold, empty in component_pairs]
+        gains_by_term[term.name] = float(np.mean(gains)) if gains else 0.0
+    worst = max(gains_by_term, key=lambda name: gains_by_term[name])
+    return f"; '{worst}' pays the empty answer {gains_by_term[worst]:.3g} more" if gains_by_term[worst] > 0 else ""
 
 
 def _rollouts(trial: Trial) -> list[Rollout]:
     return [rollout for group in trial.groups for rollout in group.rollouts]
 
 
-def _share(truths: Iterable[bool]) -> float:
-    return float(np.mean(list(truths)))
+def _share(flags: Iterable[bool]) -> float:
+    return float(np.mean(list(flags)))
 
 
 @check("schedule")
@@ -246,7 +247,6 @@ def targets(trial: Trial) -> list[Result]:
 
 
 def _planned(config: Config) -> Run:
-    """Return the run as the doctor sees it before its first step."""
     return identify(RawLog("the plan", "steadyrl", {}, flat_settings(dump(config))))
 
 
@@ -268,7 +268,7 @@ def _solved(trial: Trial) -> Result:
 
 
 def _earned(
-    trial: Trial, key: str, cause: str, target: float, metric: str, over: Callable[[list[float]], Any]
+    trial: Trial, key: str, cause: str, target: float, metric: str, combine: Callable[[list[float]], Any]
 ) -> Result:
     """Judge whether anything that is known earns as much as a setting asks for.
 
@@ -278,7 +278,7 @@ def _earned(
         cause: Of a finding.
         target: What the setting asks for.
         metric: The part of the reward that is compared; "" for the whole.
-        over: Of the best completions of the problems, and of the good answers, which number counts.
+        combine: Of the best completions of the problems, and of the good answers, which number counts.
     """
 
     def values(rollouts: Iterable[Rollout]) -> list[float]:
@@ -286,13 +286,13 @@ def _earned(
         return [value for value in earned if value is not None]
 
     best_of_each = [max(values(group.rollouts)) for group in trial.groups if values(group.rollouts)]
-    best = float(over(best_of_each)) if best_of_each else -np.inf
+    best = float(combine(best_of_each)) if best_of_each else -np.inf
     golds = values(rollout for _, rollout in gold_rollouts(trial))
     message = f"{key} is {target:g}; the best completion of each problem earns {best:.4g} now"
     if not golds:
         message += ", and good answers are not known"
         return Passed(message) if target <= best else Unknown(message)
-    gold = float(over(golds))
+    gold = float(combine(golds))
     message += f", and good answers {gold:.4g}"
     if target <= max(best, gold):
         return Passed(message)
@@ -351,8 +351,8 @@ def _patience(config: Config) -> Result:
     )
     if needed < steps:
         return Passed(message)
-    every = max(1, steps // (2 * (evaluate.patience + 1)))
-    return Found("patience", "warning", message=message, change={"evaluate.every": every})
+    interval = max(1, steps // (2 * (evaluate.patience + 1)))
+    return Found("patience", "warning", message=message, change={"evaluate.every": interval})
 
 
 BEFORE_UPDATES: Sequence[Check[Trial]] = (

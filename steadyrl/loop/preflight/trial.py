@@ -85,20 +85,21 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
     if not is_large(session):  # what is done once must not be timed; here it would show
         collect(backend, problems[:2], 1, session.sampling, (*key, 0), environment=environment)
     began = time.perf_counter()
-    few = len(problems) if len(problems) * samples == session.config.rollout.rollouts else max(1, len(problems) // 4)
-    groups = collect(backend, problems[:few], samples, session.sampling, (*key, 1), environment=environment)
-    part = drawn = Timed(few * samples, time.perf_counter() - began)
-    if problems[few:]:
+    # Two calls of different sizes tell the cost of a call from that of a row; a trial as large as a step needs one.
+    split = len(problems) if len(problems) * samples == session.config.rollout.rollouts else max(1, len(problems) // 4)
+    groups = collect(backend, problems[:split], samples, session.sampling, (*key, 1), environment=environment)
+    first_call = second_call = Timed(split * samples, time.perf_counter() - began)
+    if problems[split:]:
         began = time.perf_counter()
-        groups += collect(backend, problems[few:], samples, session.sampling, (*key, 2), environment=environment)
-        drawn = Timed((len(problems) - few) * samples, time.perf_counter() - began)
+        groups += collect(backend, problems[split:], samples, session.sampling, (*key, 2), environment=environment)
+        second_call = Timed((len(problems) - split) * samples, time.perf_counter() - began)
     began = time.perf_counter()
     groups = score_groups(groups, session.terms)
     reward = Timed(len(problems) * samples, time.perf_counter() - began)
     if not any(rollout.completion_mask.any() for group in groups for rollout in group.rollouts):
         require_scores(groups)  # a broken environment says more than the rollouts that it left empty
         require_tokens(groups, session.environment)
-    measured = _part(session, groups)
+    measured = _measured_groups(session, groups)
     batch = rows_of(session, measured)
     phase(f"preflight: {counted(len(batch.lengths), 'completion')} scored by policy and reference")
     scores = score(session, batch)
@@ -112,7 +113,7 @@ def begin_trial(session: Session, phase: Callable[[str], None] = silent) -> Tria
         batch=batch,
         scores=scores,
         training=training,
-        sampling=(part, drawn),
+        sampling=(first_call, second_call),
         reward=reward,
         scoring=Timed(sum(len(group.rollouts) for group in measured), time.perf_counter() - start),
     )
@@ -131,21 +132,21 @@ def is_large(session: Session) -> bool:
     return isinstance(parameters, int) and parameters >= LARGE
 
 
-def _part(session: Session, groups: list[Group]) -> list[Group]:
+def _measured_groups(session: Session, groups: list[Group]) -> list[Group]:
     """Return the groups that are measured: those that teach most, up to a part of a step."""
 
-    def teaches(number: int) -> tuple[bool, float, int]:
-        rewards = groups[number].rewards
-        return len(set(rewards)) > 1, max(rewards, default=-math.inf), -number
+    def teaches(i: int) -> tuple[bool, float, int]:
+        rewards = groups[i].rewards
+        return len(set(rewards)) > 1, max(rewards, default=-math.inf), -i
 
     least, share = (LEAST_OF_LARGE, 4) if is_large(session) else (LEAST_SCORED, 2)
     limit, rows, chosen = max(least, session.config.rollout.rollouts // share), 0, []
-    for number in sorted(range(len(groups)), key=teaches, reverse=True):
-        if rows and rows + len(groups[number].rollouts) > limit:
+    for i in sorted(range(len(groups)), key=teaches, reverse=True):
+        if rows and rows + len(groups[i].rollouts) > limit:
             continue
-        chosen.append(number)
-        rows += len(groups[number].rollouts)
-    return [groups[number] for number in sorted(chosen)]
+        chosen.append(i)
+        rows += len(groups[i].rollouts)
+    return [groups[i] for i in sorted(chosen)]
 
 
 def score(session: Session, batch: Batch, sampling: Sampling | None = None) -> TokenScores:
@@ -182,18 +183,15 @@ def _choose(session: Session) -> tuple[list[Problem], int]:
     if is_large(session):
         rollouts = max(LEAST_OF_LARGE, min(rollouts, session.config.rollout.rollouts))
     samples = min(session.config.rollout.samples_per_prompt, rollouts // 2)
-    count = min(rollouts // samples, len(session.problems))  # a small step's own prompts would tell too little
-    indices = uniform(
-        len(session.problems), 0, min(len(session.problems), _CANDIDATES * count), session.config.run.seed
-    )
+    problems, seed = session.problems, session.config.run.seed
+    count = min(rollouts // samples, len(problems))  # a small step's own prompts would tell too little
+    indices = uniform(len(problems), 0, min(len(problems), _CANDIDATES * count), seed)
     encode = session.backend.tokenizer.encode_prompt
-    by_length = sorted(
-        (session.problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id)
-    )
-    places = np.linspace(0, len(by_length) - 1, count).astype(int)
+    by_length = sorted((problems[i] for i in indices), key=lambda problem: (len(encode(problem.asked)), problem.id))
+    spread = np.linspace(0, len(by_length) - 1, count).astype(int)
     # Lengths are mixed, so that any part of the problems is as ragged as all of them.
-    order = np.random.default_rng(session.config.run.seed).permutation(count)
-    return [by_length[places[i]] for i in order], samples
+    order = np.random.default_rng(seed).permutation(count)
+    return [by_length[spread[i]] for i in order], samples
 
 
 def gold_rollouts(trial: Trial) -> list[tuple[Problem, Rollout]]:

@@ -75,16 +75,16 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class _Further:
+class _LaterSteps:
     """What followed the first update."""
 
-    after: TokenScores
+    after_first: TokenScores
     """Scores of all rows after the first update."""
     second: _Step
     """The second update, on a part of the rows."""
-    repeated: _Step
+    second_reloaded: _Step
     """The second update once more, after loading what was saved before it."""
-    anew: _Step
+    first_reloaded: _Step
     """The first update once more, after loading the start."""
 
 
@@ -96,7 +96,7 @@ class _Attempt:
     """Where the rows come from."""
     batch: Batch
     """The rows that train."""
-    part: Batch
+    sample: Batch
     """Some of them."""
     rate: float
     """The learning rate of the run's first step."""
@@ -106,9 +106,9 @@ class _Attempt:
     """The first update, on all rows, with scores of a part."""
     start: Path
     """The folder of the state before the first update."""
-    middle: Path
+    saved: Path
     """That of the state after it."""
-    further: _Further | None
+    later: _LaterSteps | None
     """What followed; None where the gradient is not finite."""
 
     @property
@@ -123,65 +123,65 @@ def make_trial_updates(trial: Trial, phase: Callable[[str], None] = silent) -> T
         AccessError: There is no room for the state in the folder for temporary files.
     """
     if trial.training is None:
-        why = "the algorithm kept no rollout to train on"
-        return TrialUpdates([Finding(look.name, state="unknown", message=why) for look in UPDATE_CHECKS])
+        reason = "the algorithm kept no rollout to train on"
+        return TrialUpdates([Finding(c.name, state="unknown", message=reason) for c in UPDATE_CHECKS])
     with scratch_folder() as folder:
         _require_room(trial.session, folder)
-        start, middle = folder / "start", folder / "middle"
+        start, saved = folder / "start", folder / "middle"
         _save(trial.session, start)
         backend, rows, trial_updates = trial.session.backend, trial.training, None
         try:
             if isinstance(backend, Repeatable) and not backend.describe().get("deterministic"):
                 try:
                     with backend.repeating():
-                        trial_updates = _updates(trial, rows, start, middle, phase)
+                        trial_updates = _updates(trial, rows, start, saved, phase)
                 except RuntimeError as error:
                     if "deterministic" not in str(error):
                         raise
                     backend.load(start)  # an operation of the model has no way to repeat: sums may come in any order
             if trial_updates is None:
-                trial_updates = _updates(trial, rows, start, middle, phase)
+                trial_updates = _updates(trial, rows, start, saved, phase)
             elif trial_updates.updates is not None:  # a run is quicker than what repeats
                 backend.load(start)
-                part, rate = _part(rows), trial.session.config.update.rate(0, trial.session.config.run.steps)
-                few, many = (Timed(len(b.lengths), _take(trial.session, b, part, rate).seconds) for b in (part, rows))
-                trial_updates = replace(trial_updates, updates=(few, many))
+                sample, rate = _sample_rows(rows), trial.session.config.update.rate(0, trial.session.config.run.steps)
+                steps = [(len(b.lengths), _take(trial.session, b, sample, rate).seconds) for b in (sample, rows)]
+                trial_updates = replace(trial_updates, updates=(Timed(*steps[0]), Timed(*steps[1])))
             return trial_updates
         finally:
             backend.load(start)
 
 
-def _updates(trial: Trial, batch: Batch, start: Path, middle: Path, phase: Callable[[str], None]) -> TrialUpdates:
+def _updates(trial: Trial, batch: Batch, start: Path, saved: Path, phase: Callable[[str], None]) -> TrialUpdates:
     session, backend = trial.session, trial.session.backend
-    rate, part = session.config.update.rate(0, session.config.run.steps), _part(batch)
+    rate, sample = session.config.update.rate(0, session.config.run.steps), _sample_rows(batch)
     phase(f"preflight: two updates on {counted(len(batch.lengths), 'completion')}")
-    all_train = np.array_equal(batch.tokens, trial.batch.tokens) and np.array_equal(
-        batch.completion_mask, trial.batch.completion_mask
-    )
+    arrays = ((batch.tokens, trial.batch.tokens), (batch.completion_mask, trial.batch.completion_mask))
+    all_train = all(np.array_equal(*pair) for pair in arrays)
     before = trial.scores if all_train else _measure(session, batch)
-    first = _take(session, batch, part, rate)
+    first = _take(session, batch, sample, rate)
     tell("trial updates", 1, _UPDATES)
-    attempt = _Attempt(trial, batch, part, rate, before, first, start, middle, None)
+    attempt = _Attempt(trial, batch, sample, rate, before, first, start, saved, None)
     if not math.isfinite(first.stats["grad_norm"]):
         return TrialUpdates(judged(UPDATE_CHECKS, attempt))
     after = _measure(session, batch)
     phase("preflight: saving, loading, and the same updates again")
-    _save(session, middle)
-    saved = sum(file.stat().st_size for file in middle.rglob("*") if file.is_file())
-    second = _take(session, part, part, rate)
+    _save(session, saved)
+    saved_bytes = sum(file.stat().st_size for file in saved.rglob("*") if file.is_file())
+    second = _take(session, sample, sample, rate)
     tell("trial updates", 2, _UPDATES)
-    backend.load(middle)
-    repeated = _take(session, part, part, rate)
+    backend.load(saved)
+    second_reloaded = _take(session, sample, sample, rate)
     tell("trial updates", 3, _UPDATES)
     backend.load(start)
-    anew = _take(session, batch, part, rate)
+    first_reloaded = _take(session, batch, sample, rate)
     tell("trial updates", 4, _UPDATES)
-    findings = judged(UPDATE_CHECKS, replace(attempt, further=_Further(after, second, repeated, anew)))
-    timed = (Timed(len(part.lengths), repeated.seconds), Timed(len(batch.lengths), anew.seconds))
-    return TrialUpdates(findings, timed, saved)
+    later = _LaterSteps(after, second, second_reloaded, first_reloaded)
+    findings = judged(UPDATE_CHECKS, replace(attempt, later=later))
+    timed = (Timed(len(sample.lengths), second_reloaded.seconds), Timed(len(batch.lengths), first_reloaded.seconds))
+    return TrialUpdates(findings, timed, saved_bytes)
 
 
-def _part(batch: Batch) -> Batch:
+def _sample_rows(batch: Batch) -> Batch:
     """Return a part of the rows: two sizes tell what of an update's time grows with them."""
     return take_rows(batch, np.arange(0, len(batch.lengths), 4))
 
@@ -208,69 +208,69 @@ def gradient(attempt: _Attempt) -> Result:
     mask = batch.completion_mask
     if math.isfinite(norm):
         if batch.advantages is not None and not batch.advantages[mask].any():
-            kept = batch.measured.get("kept")
-            if kept is not None and not kept.any():
-                most = max(reward for group in attempt.trial.groups for reward in group.rewards)
-                message += f"; the algorithm keeps none of the completions, which earn {most:.3g} at most"
+            is_kept = batch.measured.get("kept")
+            if is_kept is not None and not is_kept.any():
+                highest = max(reward for group in attempt.trial.groups for reward in group.rewards)
+                message += f"; the algorithm keeps none of the completions, which earn {highest:.3g} at most"
                 return Found("nothing_kept", message=message)
             message += "; every advantage is 0: the rewards do not differ where the algorithm compares them"
             return Found("no_signal", message=message, change=more_signal(attempt.trial))
         return Found("no_gradient", message=f"{message}; advantages are not 0, but no gradient reaches the weights")
     inputs = {"log-probs": attempt.before.logprobs, "advantages": batch.advantages, "returns": batch.returns}
-    bad = [name for name, array in inputs.items() if array is not None and not np.isfinite(array[mask]).all()]
-    if bad:
-        return Found("not_finite_inputs", message=f"{message}; not finite: {', '.join(bad)}")
+    not_finite = [name for name, array in inputs.items() if array is not None and not np.isfinite(array[mask]).all()]
+    if not_finite:
+        return Found("not_finite_inputs", message=f"{message}; not finite: {', '.join(not_finite)}")
     return Found("overflow", message=f"{message}; what goes into the loss is finite")
 
 
 @check("update")
 def update(attempt: _Attempt) -> Result:
     session, batch, before, rate = attempt.session, attempt.batch, attempt.before, attempt.rate
-    if attempt.further is None:
+    if attempt.later is None:
         return Unknown("no update could be made")
     if not attempt.first.stats["grad_norm"] > ZERO:
         return Unknown("the gradient is 0: no update can be judged")
     if rate == 0:
         return Unknown("the learning rate of the first step is 0: no update can be judged")
-    after = attempt.further.after
-    if not _differ(after.logprobs, before.logprobs):
+    after = attempt.later.after_first
+    if not _max_difference(after.logprobs, before.logprobs):
         return Found("no_update", message=f"one update at learning rate {rate:g} left every log-prob as it was")
-    moved, limit = _moved(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
-    message = f"one update at learning rate {rate:g} took the policy {moved:.3g} nats/token (k3) from the old one"
+    distance, limit = _moved(batch, before, after), max(_LEAP, session.config.update.kl_old_limit)
+    message = f"one update at learning rate {rate:g} took the policy {distance:.3g} nats/token (k3) from the old one"
     if batch.advantages is None or not batch.advantages[batch.completion_mask].any():
         return Unknown(f"{message}; without advantages no direction is better than another")
     gain, error = _gain(batch, before, after)
     message += f", and the mean of advantage times log-prob changed by {gain:+.3g}"
-    if session.config.run.steps >= LEAST and (most := _reach(session, moved, rate)) < KL_REF_NONE:
-        message += f"; all updates of the run in one direction, at the full rate, would come to {most:.2g}"
-        change = {} if _cut(attempt) else {"update.learning_rate": _faster(session, moved, rate)}
+    if session.config.run.steps >= LEAST and (reach := _reach(session, distance, rate)) < KL_REF_NONE:
+        message += f"; all updates of the run in one direction, at the full rate, would come to {reach:.2g}"
+        change = {} if _limit_findings(attempt) else {"update.learning_rate": _faster(session, distance, rate)}
         return Found("hardly_moves", "warning", message=message, change=change)
-    if gain > 0 and moved <= limit:
+    if gain > 0 and distance <= limit:
         settings = session.config.update
         # The limit is there to end some steps early; so it may be passed by a little.
-        if moved <= _FAR_ABOVE * settings.kl_old_limit or settings.epochs * settings.minibatches <= UNLIMITED:
+        if distance <= _FAR_ABOVE * settings.kl_old_limit or settings.epochs * settings.minibatches <= UNLIMITED:
             return Passed(message)
         message += (
             f"; update.kl_old_limit is {settings.kl_old_limit:g}, so that each step ends after {UNLIMITED} updates"
         )
         return Found("kl_old_limit", "warning", message=message)
-    if moved <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
+    if distance <= limit and abs(gain) <= _ERRORS * error and session.backend.describe().get("precision") == "bf16":
         # Any change of the weights changes how bfloat16 rounds, and so each log-prob a little, in either direction.
         return Unknown(f"{message}, too little to tell from the rounding of bfloat16 (standard error {error:.3g})")
-    return _no_gain(attempt, message, moved, limit)
+    return _no_gain(attempt, message, distance, limit)
 
 
-def _reach(session: Session, moved: float, rate: float) -> float:
+def _reach(session: Session, distance: float, rate: float) -> float:
     """Return how far the whole run could go, nats/token: the KL grows with the square of the way."""
     update = session.config.update
     updates = session.config.run.steps * update.epochs * update.minibatches
-    return moved * (updates * update.learning_rate / rate) ** 2
+    return distance * (updates * update.learning_rate / rate) ** 2
 
 
-def _faster(session: Session, moved: float, rate: float) -> float:
+def _faster(session: Session, distance: float, rate: float) -> float:
     """Return the learning rate at which a step moves as far as usual; the default where that is too far to tell."""
     updates = session.config.update.epochs * session.config.update.minibatches
-    factor = np.sqrt(AMPLE_UPDATE / moved) / updates if moved > 0 else np.inf
+    factor = np.sqrt(AMPLE_UPDATE / distance) / updates if distance > 0 else np.inf
     return float(f"{factor * rate:.1g}") if factor <= _TRUSTED else UpdateSection().learning_rate
 
 
@@ -278,11 +278,11 @@ def _faster(session: Session, moved: float, rate: float) -> float:
 def limits(attempt: _Attempt) -> list[Result]:
     return [
         Found(f.cause, "warning", message=f.message, change=dict(override.split("=") for override in f.overrides))
-        for f in _cut(attempt)
+        for f in _limit_findings(attempt)
     ]
 
 
-def _cut(attempt: _Attempt) -> list[Finding]:
+def _limit_findings(attempt: _Attempt) -> list[Finding]:
     """Return what the doctor would say of the limits of a run with the trial's gradient and rewards."""
     rewards = [reward for group in attempt.trial.groups for reward in group.rewards]
     measured = {"grad_norm": attempt.first.stats["grad_norm"], "reward/std": float(np.std(rewards))}
@@ -291,23 +291,23 @@ def _cut(attempt: _Attempt) -> list[Finding]:
     return [finding for finding in limit_too_narrow(planned) if finding.state == "found"]
 
 
-def _no_gain(attempt: _Attempt, message: str, moved: float, limit: float) -> Found:
+def _no_gain(attempt: _Attempt, message: str, distance: float, limit: float) -> Found:
     """Say why an update did not make the mean of advantage times log-prob rise: try it again at lower rates."""
     session, batch, before, rate = attempt.session, attempt.batch, attempt.before, attempt.rate
     for share in _SLOWER:
         session.backend.load(attempt.start)
         slower = _take(session, batch, batch, rate * share).after
-        gain, distance = _gain(batch, before, slower)[0], _moved(batch, before, slower)
-        if gain > 0 and distance <= limit:
+        gain, slower_distance = _gain(batch, before, slower)[0], _moved(batch, before, slower)
+        if gain > 0 and slower_distance <= limit:
             return Found(
                 "learning_rate",
                 "warning" if session.config.autopilot.mode == "act" else "critical",  # it looks for a lower rate itself
-                message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {distance:.3g} nats/token "
-                "away: the step is too long",
+                message=f"{message}; at learning rate {rate * share:g} by {gain:+.3g} and {slower_distance:.3g} "
+                "nats/token away: the step is too long",
                 change={"update.learning_rate": f"{session.config.update.learning_rate * share:g}"},
             )
     lowest = f"no rate down to {rate * _SLOWER[-1]:g} makes"
-    if not moved <= _LEAP:  # NaN is no step either
+    if not distance <= _LEAP:  # NaN is no step either
         message += f"; a step of more than {_LEAP:g} nats/token leaves what its gradient was taken of, and"
         return Found("learning_rate", message=f"{message} {lowest} the mean rise")
     return Found("loss_sign", message=f"{message}; {lowest} it rise")
@@ -330,66 +330,66 @@ def _moved(batch: Batch, before: TokenScores, after: TokenScores) -> float:
 
 @check("continuation")
 def continuation(attempt: _Attempt) -> Result:
-    session, part, middle, first, further = (
-        attempt.session, attempt.part, attempt.middle, attempt.first, attempt.further,
+    session, sample, saved, first, later = (
+        attempt.session, attempt.sample, attempt.saved, attempt.first, attempt.later,
     )  # fmt: skip
-    if further is None:
+    if later is None:
         return Unknown("no update could be made")
-    apart = {
-        "the step after loading": _apart(further.second, further.repeated),
-        "the first step after loading the start": _apart(first, further.anew),
+    differences = {
+        "the step after loading": _step_difference(later.second, later.second_reloaded),
+        "the first step after loading the start": _step_difference(first, later.first_reloaded),
     }
-    worst = max(apart, key=lambda name: apart[name])
-    if apart[worst] <= EXACT:
-        return Passed(f"a step repeated after save and load differs by {apart[worst]:.2g}")
-    session.backend.load(middle)
-    loaded = _measure(session, part)
-    step = _differ(further.second.after.logprobs, loaded.logprobs)
-    message = f"{worst} differs by {apart[worst]:.2g}"
-    if apart[worst] <= min(_ROUNDING * step, _REORDERED):
+    worst = max(differences, key=lambda name: differences[name])
+    if differences[worst] <= EXACT:
+        return Passed(f"a step repeated after save and load differs by {differences[worst]:.2g}")
+    session.backend.load(saved)
+    loaded = _measure(session, sample)
+    step = _max_difference(later.second.after.logprobs, loaded.logprobs)
+    message = f"{worst} differs by {differences[worst]:.2g}"
+    if differences[worst] <= min(_ROUNDING * step, _REORDERED):
         return Passed(f"{message}, less than 1e-4 of what a step changes: rounding")
-    noise = _noise(session, part, middle)
-    if EXACT / 100 < noise <= _DROPOUT and apart[worst] <= _REORDERED:
+    noise = _noise(session, sample, saved)
+    if EXACT / 100 < noise <= _DROPOUT and differences[worst] <= _REORDERED:
         return Passed(
             f"{message}, as steps do here that are repeated without loading (by {noise:.2g}): sums whose order changes"
         )
     if noise > _DROPOUT:
-        cause, shown = "noise", f"steps differ by {noise:.2g} without loading too"
-    elif _differ(loaded.logprobs, first.after.logprobs) > EXACT:
-        cause, shown = "weights", "log-probs after loading are not those before saving"
-    elif "values" in session.algorithm.needs and _differ(loaded.values, first.after.values) > EXACT:
-        cause, shown = "value_head", "values after loading are not those before saving"
+        cause, evidence = "noise", f"steps differ by {noise:.2g} without loading too"
+    elif _max_difference(loaded.logprobs, first.after.logprobs) > EXACT:
+        cause, evidence = "weights", "log-probs after loading are not those before saving"
+    elif "values" in session.algorithm.needs and _max_difference(loaded.values, first.after.values) > EXACT:
+        cause, evidence = "value_head", "values after loading are not those before saving"
     else:
-        cause, shown = "optimizer", "weights are restored, the optimizer's state is not"
+        cause, evidence = "optimizer", "weights are restored, the optimizer's state is not"
     again = "A resumed run would be another run, and this session may not be as it was"
-    return Found(cause, message=f"{message}, {EXACT:g} is allowed; {shown}. {again}")
+    return Found(cause, message=f"{message}, {EXACT:g} is allowed; {evidence}. {again}")
 
 
 UPDATE_CHECKS: Sequence[Check[_Attempt]] = (gradient, limits, update, continuation)
 
 
-def _noise(session: Session, part: Batch, middle: Path) -> float:
+def _noise(session: Session, sample: Batch, saved: Path) -> float:
     """Return how much a step differs from itself, at rate 0, where the optimizer's state has no say."""
-    session.backend.load(middle)
-    once = _take(session, part, part, 0.0)
-    session.backend.load(middle)  # a value head with a rate of its own moves at any rate
-    again = _take(session, part, part, 0.0)
+    session.backend.load(saved)
+    once = _take(session, sample, sample, 0.0)
+    session.backend.load(saved)  # a value head with a rate of its own moves at any rate
+    twice = _take(session, sample, sample, 0.0)
     # The cosine is measured with Adam's moments, which may not be restored.
     stats = {name: value for name, value in once.stats.items() if name != "grad_cosine"}
-    return _apart(replace(once, stats=stats), again)
+    return _step_difference(replace(once, stats=stats), twice)
 
 
-def _apart(first: _Step, second: _Step) -> float:
+def _step_difference(first: _Step, second: _Step) -> float:
     """Return the greatest difference of two steps: statistics relative to their size, log-probs in nats."""
     stats = [
         abs(value - second.stats[name]) / max(1.0, abs(value))
         for name, value in first.stats.items()
         if math.isfinite(value)
     ]
-    return max([*stats, _differ(first.after.logprobs, second.after.logprobs)])
+    return max([*stats, _max_difference(first.after.logprobs, second.after.logprobs)])
 
 
-def _differ(first: Array, second: Array) -> float:
+def _max_difference(first: Array, second: Array) -> float:
     return float(np.abs(first - second).max())
 
 
@@ -405,7 +405,6 @@ def _save(session: Session, folder: Path) -> None:
 
 
 def _require_room(session: Session, folder: Path) -> None:
-    """Refuse a folder that has no room for two saved states."""
     described = session.backend.describe()
     trained = described.get("trained", described.get("parameters", 0))
     needed = 2 * _BYTES_PER_PARAMETER * (trained if isinstance(trained, int) else 0)

@@ -45,19 +45,19 @@ def within(timeout_s: float, function: Callable[..., Any], *args: Any) -> Any:
     """
     if not timeout_s:
         return function(*args)
-    outcome: Future[Any] = Future()
+    future: Future[Any] = Future()
 
     def work() -> None:
         try:
-            outcome.set_result(function(*args))
+            future.set_result(function(*args))
         except BaseException as error:  # raised again by the thread that waits
-            outcome.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=work, name="reward", daemon=True).start()
     try:
-        return outcome.result(timeout_s)
+        return future.result(timeout_s)
     except TimeoutError as error:
-        if outcome.done():  # the function's own
+        if future.done():  # the function's own
             raise
         raise too_long(timeout_s) from error
 
@@ -109,17 +109,17 @@ def wait_for(coroutines: Sequence[Coroutine[Any, Any, Any]], timeout_s: float = 
 
     running = asyncio.run_coroutine_threadsafe(together(), _loop())
     try:
-        outcomes = running.result(timeout_s + _GRACE_S if timeout_s else None)
+        results = running.result(timeout_s + _GRACE_S if timeout_s else None)
     except TimeoutError:  # one works without ever waiting, or does not let itself be cancelled
         _loop.cache_clear()  # the loop and its thread are left to it
-        outcomes = [too_long(timeout_s)] * len(coroutines)
+        results = [too_long(timeout_s)] * len(coroutines)
     except BaseException:  # an interrupt, above all: nobody waits for them any more
         running.cancel()
         raise
-    for value in outcomes:
+    for value in results:
         if isinstance(value, KeyboardInterrupt):
             raise value
-    return outcomes
+    return results
 
 
 @functools.cache

@@ -84,12 +84,13 @@ def make_terms(rewards: Mapping[str, float | RewardSettings], task: Task, max_st
     Raises:
         ConfigError: A name is unknown, or a reward lacks a setting.
     """
-    own = plugins.functions_of(task, "rewards")
-    wanted = dict(rewards)
+    task_rewards = plugins.functions_of(task, "rewards")
+    weights = dict(rewards)
     # Where the user's own rewards give the metric, itself or as one of their parts, nothing has to be added.
-    if task.metric in own or (task.metric in plugins.BUILT_IN["reward"] and task.metric not in map(_short, wanted)):
-        wanted.setdefault(task.metric, 0.0)
-    terms = [_term(name, entry, task, own, max_steps) for name, entry in wanted.items()]
+    metric = task.metric
+    if metric in task_rewards or (metric in plugins.BUILT_IN["reward"] and metric not in map(_base_name, weights)):
+        weights.setdefault(metric, 0.0)
+    terms = [_term(name, setting, task, task_rewards, max_steps) for name, setting in weights.items()]
     names = [term.name for term in terms]
     if reserved := TAKEN.intersection(names):
         raise ConfigError(f"rewards: '{min(reserved)}' is the name of a statistic of all rewards; rename the function")
@@ -162,9 +163,9 @@ def nothing_to_compare(groups: Sequence[Group]) -> str:
         return ""
     reasons = Counter(r.unscored for group in groups for r in group.rollouts if r.unscored)
     counts = " or ".join(map(str, sorted(set(scored))))
-    drawn = max(len(group.rollouts) for group in groups)
+    group_size = max(len(group.rollouts) for group in groups)
     reason = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
-    return f"only {counts} of {counted(drawn, 'rollout')} of each problem could be scored{reason}"
+    return f"only {counts} of {counted(group_size, 'rollout')} of each problem could be scored{reason}"
 
 
 def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -> list[Rollout]:
@@ -172,11 +173,11 @@ def score_texts(answers: Sequence[tuple[Problem, str]], terms: Sequence[Term]) -
 
     Nothing is refused: a text that could not be scored has no reward.
     """
-    pairs = [(problem, written(problem, text)) for problem, text in answers]
+    pairs = [(problem, text_rollout(problem, text)) for problem, text in answers]
     return _totals(pairs, terms)
 
 
-def written(problem: Problem, text: str) -> Rollout:
+def text_rollout(problem: Problem, text: str) -> Rollout:
     """Return a text that no policy sampled as a rollout without tokens.
 
     Raises:
@@ -203,8 +204,8 @@ def _totals(pairs: Sequence[tuple[Problem, Rollout]], terms: Sequence[Term]) -> 
         return []
     with at_once():  # a reward may hang
         by_term = [(term, term.reward(pairs)) for term in terms]
-    logged = Counter(part for _, scores in by_term for part in set[str]().union(*(score.parts for score in scores)))
-    shared = {part for part, count in logged.items() if count > 1}
+    logged = Counter(name for _, scores in by_term for name in set[str]().union(*(score.parts for score in scores)))
+    shared = {name for name, count in logged.items() if count > 1}
     return [
         _total(rollout, [(term, scores[i]) for term, scores in by_term], shared) for i, (_, rollout) in enumerate(pairs)
     ]
@@ -216,13 +217,13 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[s
     A part that several rewards log (``shared``) gets the name of its reward in front, or one would hide the others.
     Rewards that do not apply to it are left out of the sum, unless no other with a weight is left: it is unscored then.
     """
-    parts = {
-        f"{term.name}_{part}" if part in shared else part: value
+    components = {
+        f"{term.name}_{name}" if name in shared else name: value
         for term, score in scores
-        for part, value in score.parts.items()
+        for name, value in score.parts.items()
     }
     # A number that a reward logs never takes the place of a reward of that name.
-    parts |= {term.name: score.value for term, score in scores if score.value is not None}
+    components |= {term.name: score.value for term, score in scores if score.value is not None}
     weighted = [(term, score) for term, score in scores if term.weight]
     counting = [(term, score) for term, score in weighted if score.applies] or weighted
     missing = [s.unscored or f"{term.name} gave no value" for term, s in counting if s.value is None]
@@ -230,7 +231,7 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[s
     return replace(
         rollout,
         reward=None if missing else total,
-        parts=parts,
+        parts=components,
         unscored="; ".join(missing) or None,
         note="; ".join(score.note for _, score in scores if score.note),
         trains=all(score.trains for _, score in scores),
@@ -238,35 +239,37 @@ def _total(rollout: Rollout, scores: Sequence[tuple[Term, Score]], shared: Set[s
     )
 
 
-def _term(name: str, entry: float | RewardSettings, task: Task, own: Mapping[str, RewardFn], max_steps: int) -> Term:
-    settings = entry if isinstance(entry, RewardSettings) else FunctionSettings(weight=entry)
+def _term(
+    name: str, setting: float | RewardSettings, task: Task, task_rewards: Mapping[str, RewardFn], max_steps: int
+) -> Term:
+    settings = setting if isinstance(setting, RewardSettings) else FunctionSettings(weight=setting)
     limits = settings if isinstance(settings, FunctionSettings) else NO_LIMITS
     measured: Callable[[], dict[str, float]] = dict
     columns = hidden = frozenset[str]()
-    function = own[name] if name in own else _load(name, own)
+    function = task_rewards[name] if name in task_rewards else _load(name, task_rewards)
     plugins.require_members(f"the reward '{name}'", function, optional=(Configured, Prepared, Measured, Checking))
-    if name in own:
+    if name in task_rewards:
         reward = per_rollout(name, function, limits)
     elif isinstance(function, Configured):
-        if not isinstance(entry, RewardSettings):
-            entry = validate(function.Settings, {"weight": entry}, f"rewards.{name}")
-        reward = function.build(entry, task, own)
+        if not isinstance(setting, RewardSettings):
+            setting = validate(function.Settings, {"weight": setting}, f"rewards.{name}")
+        reward = function.build(setting, task, task_rewards)
         if not callable(reward):
             raise ConfigError(f"rewards: '{name}' builds {reprlib.repr(reward)}; expected a function of all rollouts")
         measured = reward.metrics if isinstance(reward, Measured) else dict
     else:
-        reward, columns, hidden = _adapt(_short(name), function, max_steps, limits)
+        reward, columns, hidden = _adapt(_base_name(name), function, max_steps, limits)
     if settings.answer_after:
         reward = answers_alone(reward, settings.answer_after)
-    return Term(_short(name), settings.weight, reward, measured, columns, hidden)
+    return Term(_base_name(name), settings.weight, reward, measured, columns, hidden)
 
 
-def _load(name: str, own: Mapping[str, RewardFn]) -> Any:
+def _load(name: str, task_rewards: Mapping[str, RewardFn]) -> Any:
     try:
         function = plugins.load("reward", name)
     except ConfigError as error:
-        if own and ":" not in name:
-            raise ConfigError(f"rewards: {error}; the task gives: {', '.join(sorted(own))}") from error
+        if task_rewards and ":" not in name:
+            raise ConfigError(f"rewards: {error}; the task gives: {', '.join(sorted(task_rewards))}") from error
         raise
     if isinstance(function, Configured):
         settings = function.Settings
@@ -331,7 +334,7 @@ def _adapt(
     return per_rollout(name, function, limits), frozenset(), frozenset()
 
 
-def _short(name: str) -> str:
+def _base_name(name: str) -> str:
     """Return the name of a part: of an import path what stands after the colon."""
     return name.rpartition(":")[2]
 
@@ -347,13 +350,13 @@ def reward_shares(groups: Sequence[Group], terms: Sequence[Term]) -> dict[str, f
     if len(weighted) < 2 or not rollouts:
         return {}
     # A part that does not apply to a rollout adds nothing to its total.
-    parts = np.array([[term.weight * r.parts.get(term.name, 0.0) for r in rollouts] for term in weighted])
-    total = parts.sum(axis=0)
+    contributions = np.array([[term.weight * r.parts.get(term.name, 0.0) for r in rollouts] for term in weighted])
+    total = contributions.sum(axis=0)
     total -= total.mean()
     variance = float(np.mean(total**2))
     if variance < 1e-12:
         return {}
     return {
-        f"reward_share/{term.name}": float(np.mean(part * total)) / variance
-        for term, part in zip(weighted, parts, strict=True)
+        f"reward_share/{term.name}": float(np.mean(contribution * total)) / variance
+        for term, contribution in zip(weighted, contributions, strict=True)
     }

@@ -105,21 +105,21 @@ def per_rollout(name: str, function: AnyRewardFn, settings: FunctionSettings = N
     def call(pairs: Pairs) -> list[Any]:
         if is_async(function):
             return wait_for([function(*pair) for pair in pairs], settings.timeout_s)
-        called: list[Any] = []
+        values: list[Any] = []
         for pair in pairs:
             try:
-                called.append(within(settings.timeout_s, function, *pair))
+                values.append(within(settings.timeout_s, function, *pair))
             except RAISED as error:  # the rollout boundary
-                called.append(error)
-            tell(f"rollouts scored by {name}", len(called), len(pairs))
-        return called
+                values.append(error)
+            tell(f"rollouts scored by {name}", len(values), len(pairs))
+        return values
 
     def reward(pairs: Pairs) -> list[Score]:
         if isinstance(function, Prepared):
             function.prepare(pairs)
-        called = repeated(name, call, pairs, settings.retries)
+        values = repeated(name, call, pairs, settings.retries)
         scores, raised = [], []
-        for value in called:
+        for value in values:
             if isinstance(value, BaseException):
                 raised.append(raised_reason(name, value))
                 value = Score(None, unscored=raised[-1])
@@ -145,7 +145,8 @@ def as_score(name: str, value: object) -> Score:
     if isinstance(value, Score):
         number = None if value.value is None else _number(name, value.value)
         shares = tuple((int(end), _number(name, share)) for end, share in value.turn_rewards)
-        score = replace(value, value=number, parts=_parts(name, value.parts), note=str(value.note), turn_rewards=shares)
+        components = _finite_parts(name, value.parts)
+        score = replace(value, value=number, parts=components, note=str(value.note), turn_rewards=shares)
         numbers = [number, *(share for _, share in shares)]
         wrong = [given for given in numbers if given is not None and finite_number(given) is None]
         return replace(score, value=None, unscored=f"{name} returned {wrong[0]}") if wrong else score
@@ -157,22 +158,22 @@ def as_score(name: str, value: object) -> Score:
                 f"the reward '{name}' returned the parts {', '.join(map(str, value)):.300}; expected one called "
                 f"'{name}', which counts, beside the others, which are logged"
             )
-        parts = {key: part for key, part in value.items() if key != name}
-        return replace(as_score(name, value[name]), parts=_parts(name, parts))
+        logged = {key: item for key, item in value.items() if key != name}
+        return replace(as_score(name, value[name]), parts=_finite_parts(name, logged))
     number = _number(name, value)
     if finite_number(number) is None:
         return Score(None, unscored=f"{name} returned {number}")
     return Score(number)
 
 
-def _parts(name: str, parts: object) -> dict[str, float]:
+def _finite_parts(name: str, values: object) -> dict[str, float]:
     """Return the parts that are known: without those that are None or not finite."""
-    if not isinstance(parts, Mapping):
-        raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(parts)}; expected a dict of numbers")
-    numbers = {str(key): _number(name, part) for key, part in parts.items() if part is not None}
+    if not isinstance(values, Mapping):
+        raise DataError(f"the reward '{name}' returned the parts {reprlib.repr(values)}; expected a dict of numbers")
+    numbers = {str(key): _number(name, value) for key, value in values.items() if value is not None}
     if reserved := TAKEN.intersection(numbers):
         raise DataError(f"the reward '{name}' returned a part called '{min(reserved)}', a statistic's name; rename it")
-    return {key: part for key, part in numbers.items() if finite_number(part) is not None}
+    return {key: value for key, value in numbers.items() if finite_number(value) is not None}
 
 
 def _number(name: str, value: object) -> float:

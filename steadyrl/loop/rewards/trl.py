@@ -111,10 +111,10 @@ def from_trl(
             return []
         logged = Logged()
 
-        def call(some: Pairs) -> list[Any]:
+        def call(batch: Pairs) -> list[Any]:
             nonlocal logged
-            logged = Logged()
-            named_call = partial(by_name(function), _arguments(some, logged, max_steps))
+            logged = Logged()  # a call that is repeated logs anew
+            named_call = partial(by_name(function), _arguments(batch, logged, max_steps))
             try:
                 if not is_async(function):
                     return within(settings.timeout_s, lambda: _listed(named_call()))  # type: ignore[no-any-return]  # a list
@@ -123,16 +123,16 @@ def from_trl(
                     raise returned
                 return _listed(returned)
             except RAISED as error:  # the rollout boundary
-                return [error] * len(some)
+                return [error] * len(batch)
 
         values = repeated(name, call, pairs, settings.retries)
         if values and isinstance(values[0], BaseException):
             reason = raised_reason(name, values[0])
             log.warning("%d rollouts unscored; %s", len(pairs), reason)
             return [Score(None, unscored=reason) for _ in pairs]
-        for what, returned in {"returned": values, **logged.extra}.items():
+        for column, returned in {"returned": values, **logged.extra}.items():
             if len(returned) != len(pairs):
-                verb = what if returned is values else f"logged as '{what}'"
+                verb = column if returned is values else f"logged as '{column}'"
                 count = "1 value" if len(returned) == 1 else f"{len(returned)} values"
                 raise DataError(
                     f"the reward '{name}' {verb} {count} for {len(pairs)} completions; expected a list with one value "

@@ -44,7 +44,7 @@ def _scored(name: str, value: Any) -> Any:
         return value
     if "score" not in value:
         raise DataError(f"the reward '{name}' returned the parts {', '.join(map(str, value))}; expected a 'score'")
-    other_parts = {key: part for key, part in value.items() if key != "score"}
-    parts = {key: float(part) for key, part in other_parts.items() if isinstance(part, numbers.Real)}
-    note = ", ".join(f"{key}: {part}" for key, part in other_parts.items() if key not in parts)
-    return Score(None if value["score"] is None else float(value["score"]), parts, note=note)
+    logged = {key: item for key, item in value.items() if key != "score"}
+    components = {key: float(item) for key, item in logged.items() if isinstance(item, numbers.Real)}
+    note = ", ".join(f"{key}: {item}" for key, item in logged.items() if key not in components)
+    return Score(None if value["score"] is None else float(value["score"]), components, note=note)

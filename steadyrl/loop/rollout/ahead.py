@@ -46,35 +46,36 @@ def rollouts_of_step(state: State, ahead: int, draw: Draw, backend: Backend, clo
         clock: Books the time that the step spends on rollouts, or waits for them.
     """
     while len(state.in_flight) < ahead:  # before the first step, and after the sampler failed
-        place = _place(state)
-        _take_in(state, place, draw(place, clock))
-    place = _place(state)
-    with backend.sampler_apart() if ahead and isinstance(backend, Detached) else nullcontext(False) as apart:
-        if apart:
-            yield from _beside(state, place, ahead, draw, clock)
+        drawing_state = _drawing_state(state)
+        _add_rollouts(state, drawing_state, draw(drawing_state, clock))
+    drawing_state = _drawing_state(state)
+    with backend.sampler_apart() if ahead and isinstance(backend, Detached) else nullcontext(False) as is_detached:
+        if is_detached:
+            yield from _draw_during_update(state, drawing_state, ahead, draw, clock)
             return
-    after = replace(state)
-    _take_in(after, place, draw(place, clock))
-    yield _due(after, ahead)
-    state.in_flight, state.problems_drawn = after.in_flight[1:], after.problems_drawn
-    state.curriculum = after.curriculum
+    next_state = replace(state)
+    _add_rollouts(next_state, drawing_state, draw(drawing_state, clock))
+    yield _rollouts_to_train(next_state, ahead)
+    # Only now: a step that fails inside of the yield leaves the state as it was.
+    state.in_flight, state.problems_drawn = next_state.in_flight[1:], next_state.problems_drawn
+    state.curriculum = next_state.curriculum
 
 
-def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:
-    """Yield the rollouts of this step, and have those of ``place`` drawn by another thread meanwhile."""
+def _draw_during_update(state: State, drawing_state: State, ahead: int, draw: Draw, clock: Clock) -> Iterator[Drawn]:
+    """Yield the rollouts of this step, and have those of ``drawing_state`` drawn by another thread meanwhile."""
     pool = ThreadPoolExecutor(1)
-    drawing = pool.submit(draw, place, Clock())
+    future = pool.submit(draw, drawing_state, Clock())
     interrupted = False
     try:
-        yield _due(state, ahead)
+        yield _rollouts_to_train(state, ahead)
         clock.lap("update")
         state.in_flight = state.in_flight[1:]
         try:
             with at_once():  # a reward may hang
-                drawn = drawing.result()
-            _take_in(state, place, drawn)
+                collected = future.result()
+            _add_rollouts(state, drawing_state, collected)
         except EngineError as error:  # the next step draws them first, and ends the run if it cannot
-            log.warning("the rollouts of step %d were not drawn beside the update: %s", place.step, error)
+            log.warning("the rollouts of step %d were not drawn beside the update: %s", drawing_state.step, error)
         clock.lap("rollout")
     except KeyboardInterrupt:  # it does not wait for what is drawn, which a resume draws again
         interrupted = True
@@ -83,21 +84,21 @@ def _beside(state: State, place: State, ahead: int, draw: Draw, clock: Clock) ->
         pool.shutdown(wait=not interrupted)
 
 
-def _place(state: State) -> State:
+def _drawing_state(state: State) -> State:
     """Return the state with which the next rollouts are drawn: as it is, but for the step that they are for."""
     return replace(state, step=state.step + len(state.in_flight))
 
 
-def _take_in(state: State, place: State, collected: tuple[list[Group], Memory, dict[str, float]]) -> None:
-    groups, memory, numbers = collected
-    state.in_flight = [*state.in_flight, Drawn(place.updates, tuple(groups), numbers)]
+def _add_rollouts(state: State, drawing_state: State, collected: tuple[list[Group], Memory, dict[str, float]]) -> None:
+    groups, memory, metrics = collected
+    state.in_flight = [*state.in_flight, Drawn(drawing_state.updates, tuple(groups), metrics)]
     state.curriculum = memory.plain()
     state.problems_drawn += len(groups)
 
 
-def _due(state: State, ahead: int) -> Drawn:
+def _rollouts_to_train(state: State, ahead: int) -> Drawn:
     """Return the rollouts of this step, with how stale they are."""
-    drawn = state.in_flight[0]
+    rollouts = state.in_flight[0]
     if not ahead:
-        return drawn
-    return replace(drawn, numbers={**drawn.numbers, "staleness": float(state.updates - drawn.version)})
+        return rollouts
+    return replace(rollouts, numbers={**rollouts.numbers, "staleness": float(state.updates - rollouts.version)})

@@ -31,11 +31,12 @@ def collect(
     if environment is not None:
         rollouts = iter(play_policy(backend, environment, attempts, sampling, policy_version))
     else:
+        # Each prompt once, and not once for each of its samples.
         encoded = {problem.id: backend.tokenizer.encode_prompt(problem.asked) for problem in problems}
         prompts = [encoded[a.problem.id] for a in attempts]
         completions = backend.generate(prompts, sampling, [a.seed() for a in attempts])
-        drawn = zip(attempts, prompts, completions, strict=True)
-        rollouts = (_rollout(backend, a.problem, p, c, sampling.stop, policy_version) for a, p, c in drawn)
+        sampled = zip(attempts, prompts, completions, strict=True)
+        rollouts = (_rollout(backend, a.problem, p, c, sampling.stop, policy_version) for a, p, c in sampled)
     return [Group(problem, tuple(next(rollouts) for _ in range(samples))) for problem in problems]
 
 
@@ -52,12 +53,10 @@ def demonstrate(
         DataError: It knows none for any of them, or no turn fits.
     """
     if environment is None:
-        shown = task.demonstration if isinstance(task, Teaching) else task.gold
-        demonstrations = [(problem, shown(problem)) for problem in problems]
+        answer_of = task.demonstration if isinstance(task, Teaching) else task.gold
+        answers = [(problem, answer_of(problem)) for problem in problems]
         context = context_of(backend)
-        groups = [
-            Group(p, (_demonstration(backend, p, text, context),)) for p, text in demonstrations if text is not None
-        ]
+        groups = [Group(p, (_demonstration(backend, p, text, context),)) for p, text in answers if text is not None]
     else:
         attempts = [Attempt(problem, (*key, i, 0)) for i, problem in enumerate(problems)]
         rollouts = play_experts(backend.tokenizer, environment, attempts)
@@ -65,11 +64,11 @@ def demonstrate(
         if not groups:
             require_room(rollouts, environment)  # an expert who was not asked may know the way
     if not groups:
-        raise _no_answers(task, problems)
+        raise _no_answers_error(task, problems)
     return groups
 
 
-def _no_answers(task: Task, problems: Sequence[Problem]) -> DataError:
+def _no_answers_error(task: Task, problems: Sequence[Problem]) -> DataError:
     return DataError(
         f"the task '{task.name}' knows no good answer to any of {counted(len(problems), 'problem')}, and this "
         "algorithm learns from such answers only; give the problems theirs (prompts have them in the column of "
@@ -90,7 +89,7 @@ def require_answers(backend: Backend, problems: Sequence[Problem], task: Task) -
         return
     texts = [task.gold(problem) for problem in problems]
     if all(text is None for text in texts):
-        raise _no_answers(task, problems)
+        raise _no_answers_error(task, problems)
     if context is None:
         return
     for problem, text in zip(problems, texts, strict=True):

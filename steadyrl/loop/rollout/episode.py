@@ -144,13 +144,12 @@ class Attempt:
     """A problem, and what the draws of one attempt at it depend on."""
 
     problem: Problem
-    """The problem."""
     key: tuple[int, ...]
     """Numbers, the last of which tells attempts at one problem apart."""
 
-    def seed(self, *more: int) -> int:
-        """Return a seed of its own for this attempt and ``more``."""
-        return _seed((*self.key, *more))
+    def seed(self, *suffix: int) -> int:
+        """Return a seed of its own for this attempt and the numbers behind its key."""
+        return _seed((*self.key, *suffix))
 
     def environment_seed(self) -> int:
         """Return the environment's seed, equal for all attempts at the problem: they are compared with one another."""
@@ -206,9 +205,9 @@ class Playing:
 
     def add(self, ids: np.ndarray, logprobs: np.ndarray | None, kept_ids: tuple[np.ndarray, ...] | None) -> None:
         """Append the policy's tokens, or (without log-probs) the environment's."""
-        chosen = logprobs is not None
+        from_policy = logprobs is not None
         self.ids.append(ids)
-        self.mask.append(np.full(len(ids), chosen))
+        self.mask.append(np.full(len(ids), from_policy))
         self.logprobs.append(logprobs if logprobs is not None else np.zeros(len(ids), np.float32))
         self.kept_ids.append(kept_ids if kept_ids is not None else (np.zeros(0, np.int32),) * len(ids))
 
@@ -225,18 +224,18 @@ def cut_observation(tokenizer: Tokenizer, text: str, limit: int) -> str:
         text: What the environment answered.
         limit: > 0.
     """
-    around = len(tokenizer.encode_turn("", True))
+    template_tokens = len(tokenizer.encode_turn("", True))
 
     def takes(part: str) -> int:
-        return len(tokenizer.encode_turn(part, True)) - around
+        return len(tokenizer.encode_turn(part, True)) - template_tokens
 
     if takes(text) <= limit:
         return text
-    before, _, last = text.rpartition("\n")
-    ends = (f"{CUT}\n{last}" if before else CUT, CUT, "")
+    before, _, last_line = text.rpartition("\n")
+    ends = (f"{CUT}\n{last_line}" if before else CUT, CUT, "")
     end = next(end for end in ends if 2 * takes(end) <= limit)
-    kept_length = bisect.bisect_right(range(len(text)), limit, key=lambda length: takes(text[:length] + end)) - 1
-    return text[: max(0, kept_length)] + end
+    length = bisect.bisect_right(range(len(text)), limit, key=lambda length: takes(text[:length] + end)) - 1
+    return text[: max(0, length)] + end
 
 
 def _seed(key: tuple[int, ...]) -> int:

@@ -56,7 +56,7 @@ def play_policy(
         return list(backend.generate([play.context for play in playing], sampling, seeds))
 
     with backend.prefix_cache(environment.together) if isinstance(backend, PrefixCaching) else nullcontext():
-        return _play(setting, attempts, speak, policy_version, without=("expert",))
+        return _play(setting, attempts, speak, policy_version, uncalled=("expert",))
 
 
 def play_experts(tokenizer: Tokenizer, environment: Environment, attempts: Sequence[Attempt]) -> list[Rollout]:
@@ -79,35 +79,33 @@ class _Setting:
     """What all episodes of a batch have in common."""
 
     tokenizer: Tokenizer
-    """Of the policy."""
     environment: Environment
-    """Where they are played."""
     chat: Chat
-    """How their conversations become tokens."""
 
 
 def _play(
-    setting: _Setting, attempts: Sequence[Attempt], speak: Speak, policy_version: int, without: Sequence[str] = ()
+    setting: _Setting, attempts: Sequence[Attempt], speak: Speak, policy_version: int, uncalled: Sequence[str] = ()
 ) -> list[Rollout]:
     environment, task = setting.environment, setting.environment.task
     most_open = (task.max_open if isinstance(task, Bounded) else None) or len(attempts)
     playing: list[Playing] = []  # all that were opened, in the order of the attempts
     waiting: list[Playing] = []  # for their next turn
-    over = 0
+    ended = 0
     crew = _Crew(task.workers)
     try:
-        while over < len(attempts):
-            for attempt in attempts[len(playing) : over + most_open]:
+        while ended < len(attempts):
+            for attempt in attempts[len(playing) : ended + most_open]:
                 playing.append(_begin(environment, attempt))
                 if len(playing) == 1:
-                    require_members("the task's episode", playing[0].episode, Episode, later=without)
+                    require_members("the task's episode", playing[0].episode, Episode, later=uncalled)
                 crew.start(partial(_open, setting), playing[-1])
-            answered = crew.answered(environment.together, at_least=0 if waiting else 1)
-            waiting += [play for play in answered if not play.done]
-            over += sum(play.done for play in answered)
-            tell("episodes", over, len(attempts))
-            if not waiting or len(playing) < min(len(attempts), over + most_open):
+            finished = crew.finished(environment.together, at_least=0 if waiting else 1)
+            waiting += [play for play in finished if not play.done]
+            ended += sum(play.done for play in finished)
+            tell("episodes", ended, len(attempts))
+            if not waiting or len(playing) < min(len(attempts), ended + most_open):
                 continue
+            # Not in the order in which environments were done: that would make the batch depend on their speed.
             waiting.sort(key=lambda play: play.attempt.key)
             for play, completion in zip(waiting, speak(waiting), strict=True):
                 crew.start(partial(_take_turn, setting, completion), play)
@@ -135,19 +133,19 @@ def _begin(environment: Environment, attempt: Attempt) -> Playing:
 
 def _open(setting: _Setting, play: Playing) -> None:
     opening: str | Sequence[Message] = ""
-    with _survived(play):
-        opening = _observation("open", play.episode.open())
+    with _ending_on_error(play):
+        opening = _checked_observation("open", play.episode.open())
     messages = _fit_observation(setting, play, opening)
     play.observed.append(_text(messages))
     if isinstance(opening, str):
-        messages = _behind_problem(play.attempt.problem, messages)
+        messages = _first_messages(play.attempt.problem, messages)
     play.observation = messages[-1]["content"]
     play.prompt = setting.chat.encode_prompt(messages)
     if not setting.environment.has_room(len(play.prompt)):
         play.done, play.stop_reason = True, "length"
 
 
-def _behind_problem(problem: Problem, observation: Sequence[Message]) -> list[Message]:
+def _first_messages(problem: Problem, observation: Sequence[Message]) -> list[Message]:
     """Return what the policy reads first: the problem, and the observation at the end of the user's last message."""
     *before, last = problem.messages or ({"role": "user", "content": problem.prompt},)
     text = _text(observation)
@@ -167,39 +165,39 @@ def _take_turn(setting: _Setting, completion: Completion | None, play: Playing) 
     play.turns.append(reply.text)
     play.stop_reason = completion.stop_reason
     observation: str | Sequence[Message] = ""
-    with _survived(play):
+    with _ending_on_error(play):
         written = reply.message if isinstance(environment.task, ToolUsing) else reply.text
-        answer = _returned("step", play.episode.step(written), Turn, "steadyrl.core.protocols.Turn")
-        observation = _observation("step", answer.observation)
+        answer = _checked("step", play.episode.step(written), Turn, "steadyrl.core.protocols.Turn")
+        observation = _checked_observation("step", answer.observation)
         if answer.reward is not None:
             play.turn_rewards.append((play.end, float(answer.reward)))
         if environment.tools:
-            play.calls.append(tuple(_returned("step", call, ToolCall, "calls of ToolCall") for call in answer.calls))
-        play.done = _returned("step", answer.done, bool | np.bool_, "True or False in Turn")
+            play.calls.append(tuple(_checked("step", call, ToolCall, "calls of ToolCall") for call in answer.calls))
+        play.done = _checked("step", answer.done, bool | np.bool_, "True or False in Turn")
     if play.done:
         return
     messages = _fit_observation(setting, play, observation)
     play.observation = _text(messages)
     play.observed.append(play.observation)
-    between = setting.chat.encode_between(before, completion.ids, messages)
+    between_ids = setting.chat.encode_between(before, completion.ids, messages)
     if (
-        between is None
+        between_ids is None
         or len(play.turns) >= environment.task.max_turns
-        or not environment.has_room(len(play.context) + len(between))
+        or not environment.has_room(len(play.context) + len(between_ids))
     ):
         play.done, play.stop_reason = True, "length"
         return
-    play.add(between, None, None)
+    play.add(between_ids, None, None)
 
 
 def _text(messages: Sequence[Message]) -> str:
     return "\n".join(message["content"] for message in messages)
 
 
-def _observation(method: str, observation: Any) -> str | Sequence[Message]:
+def _checked_observation(method: str, observation: Any) -> str | Sequence[Message]:
     if isinstance(observation, str):
         return observation
-    messages: Sequence[Message] = _returned(method, observation, list | tuple, "an observation, a text or messages")
+    messages: Sequence[Message] = _checked(method, observation, list | tuple, "an observation, a text or messages")
     if not messages:
         raise TypeError(f"{method} returned no messages; expected one or more, or a text")
     require_texts(messages, f"a message that {method} returned")
@@ -211,29 +209,29 @@ def _fit_observation(setting: _Setting, play: Playing, observation: str | Sequen
     limit = setting.environment.observation_tokens
     fitted: list[Message] = []
     for message in [{"role": "user", "content": observation}] if isinstance(observation, str) else observation:
-        whole = content = encodable(message["content"])  # tools may read names of files that are no valid text
+        uncut = content = encodable(message["content"])  # tools may read names of files that are no valid text
         if limit and content:
             content = cut_observation(setting.tokenizer, content, limit)
             play.observations += 1
-            play.observations_cut += content != whole
+            play.observations_cut += content != uncut
         fitted.append({**message, "content": content})
     return fitted
 
 
 def _close(play: Playing) -> None:
     play.closed = True  # an episode is closed once, even if that fails or is interrupted
-    with _survived(play):
+    with _ending_on_error(play):
         play.outcome = protocols.outcome_of(play.episode)
 
 
-def _returned(method: str, value: Any, kind: Any, expected: str) -> Any:
+def _checked(method: str, value: Any, kind: Any, expected: str) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{method} returned {reprlib.repr(value)} ({type(value).__name__}); expected {expected}")
     return value
 
 
 @contextmanager
-def _survived(play: Playing) -> Iterator[None]:
+def _ending_on_error(play: Playing) -> Iterator[None]:
     """End an episode whose environment broke, and say why; the episodes beside it go on."""
     try:
         yield
@@ -254,43 +252,43 @@ class _Crew:
     def __init__(self, workers: int):
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
         self._at_work: dict[Future[None], Playing] = {}
-        self._answered: list[Playing] = []
+        self._finished: list[Playing] = []
         self._until = math.inf
 
     def start(self, work: Callable[[Playing], None], play: Playing) -> None:
         """Begin to do something to an episode."""
         if self._pool:
-            self._at_work[self._pool.submit(_do, work, play)] = play
+            self._at_work[self._pool.submit(_work_and_close, work, play)] = play
             return
         with at_once():  # an environment may hang
-            _do(work, play)
-        self._answered.append(play)
+            _work_and_close(work, play)
+        self._finished.append(play)
 
-    def answered(self, everything: bool, at_least: int = 0) -> list[Playing]:
+    def finished(self, wait_for_all: bool, at_least: int = 0) -> list[Playing]:
         """Return the episodes whose work is done since the last call.
 
         Args:
-            everything: Wait for all work that was begun.
-            at_least: Wait for so many, where not everything is waited for.
+            wait_for_all: Wait for all work that was begun.
+            at_least: Wait for so many, where not all work is waited for.
 
         Raises:
             TimeoutError: Time ran out after an interrupt.
         """
         with at_once():
             while self._at_work:
-                enough = not everything and len(self._answered) >= at_least
+                enough = not wait_for_all and len(self._finished) >= at_least
                 # A signal that comes just before a wait without end would be answered only behind it.
-                left = 0.0 if enough else min(_ANSWER_S, max(0.0, self._until - time.monotonic()))
-                ended, _ = wait(self._at_work, left, FIRST_COMPLETED)
+                timeout_s = 0.0 if enough else min(_ANSWER_S, max(0.0, self._until - time.monotonic()))
+                ended, _ = wait(self._at_work, timeout_s, FIRST_COMPLETED)
                 for future in ended:
-                    self._answered.append(self._at_work.pop(future))
+                    self._finished.append(self._at_work.pop(future))
                     future.result()  # what a worker raised is raised here
                 if enough:
                     break
                 if not ended and time.monotonic() >= self._until:
                     raise TimeoutError
-        answered, self._answered = self._answered, []
-        return answered
+        finished, self._finished = self._finished, []
+        return finished
 
     def interrupt(self) -> None:
         """From now on wait for a few seconds only."""
@@ -298,7 +296,7 @@ class _Crew:
 
     def close(self, playing: Sequence[Playing]) -> None:
         """Drop work that was not begun, wait for what was, and close the episodes that are open."""
-        whole = False
+        is_complete = False
         try:
             begun = {future for future in self._at_work if not future.cancel()}
             if self._until == math.inf:  # otherwise a worker may hang
@@ -308,23 +306,23 @@ class _Crew:
             still_open = [play for play in playing if not play.closed]
             for play in still_open:
                 self.start(_close, play)
-            self.answered(everything=True)
-            whole = self._until == math.inf
+            self.finished(wait_for_all=True)
+            is_complete = self._until == math.inf
         except TimeoutError:  # what hangs is not closed
             log.warning("%d environments were not closed within %g s", len(still_open), _CLOSE_S)
         finally:
             if self._pool:
-                self._pool.shutdown(wait=whole, cancel_futures=True)
+                self._pool.shutdown(wait=is_complete, cancel_futures=True)
 
 
-def _do(work: Callable[[Playing], None], play: Playing) -> None:
+def _work_and_close(work: Callable[[Playing], None], play: Playing) -> None:
     work(play)
     if play.done and not play.closed:
         _close(play)
 
 
 def _rollout(play: Playing, policy_version: int) -> Rollout:
-    kept_ids = tuple(ids for part in play.kept_ids for ids in part)
+    kept_ids = tuple(ids for turn_ids in play.kept_ids for ids in turn_ids)
     return Rollout(
         problem_id=play.attempt.problem.id,
         prompt_ids=play.prompt,

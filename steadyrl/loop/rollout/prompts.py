@@ -52,9 +52,9 @@ def fit_splits(
     fitted = fit_prompts(train, backend, sampling, limit), fit_prompts(heldout, backend, sampling, limit)
     for name, before, after in (("training", train, fitted[0]), ("held-out", heldout, fitted[1])):
         if before and not after.problems:
-            more = f"raise task.args.prompt_tokens = {limit.tokens}, " if limit.tokens else ""  # 0 is no limit
+            hint = f"raise task.args.prompt_tokens = {limit.tokens}, " if limit.tokens else ""  # 0 is no limit
             raise DataError(
-                f"all {len(before)} {name} prompts are too long; {more}lower sampling.max_new_tokens = "
+                f"all {len(before)} {name} prompts are too long; {hint}lower sampling.max_new_tokens = "
                 f"{sampling.max_new_tokens}, or give shorter prompts"
             )
     return fitted
@@ -72,11 +72,11 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
             f"sampling.max_new_tokens = {sampling.max_new_tokens} leaves no room for a prompt in the {context} tokens "
             "that the model's positions reach; lower it, or choose a model with a longer context"
         )
-    rooms = [limit.tokens] if limit.tokens else []
-    rooms += [] if context is None else [context - sampling.max_new_tokens]
-    if not rooms:
+    limits = [limit.tokens] if limit.tokens else []
+    limits += [] if context is None else [context - sampling.max_new_tokens]
+    if not limits:
         return Fitted(problems)
-    encode, room = backend.tokenizer.encode_prompt, min(rooms)
+    encode, room = backend.tokenizer.encode_prompt, min(limits)
     long = _too_long(problems, encode, room)
     if not long:
         return Fitted(problems)
@@ -85,42 +85,42 @@ def fit_prompts(problems: Sequence[Problem], backend: Backend, sampling: Samplin
     shortened = {p.id: _cut(p, encode, room) if limit.long == "cut" else None for p in problems if p.id in long}
     candidates = [shortened.get(problem.id, problem) for problem in problems]
     fitted = [problem for problem in candidates if problem is not None]
-    outcome = Fitted(fitted, len(candidates) - len(fitted), len(long) - len(candidates) + len(fitted))
+    result = Fitted(fitted, len(candidates) - len(fitted), len(long) - len(candidates) + len(fitted))
     log.warning(
         "%d of %d prompts take more than %d tokens: %d are dropped, %d are cut", len(long), len(problems), room,
-        outcome.dropped, outcome.cut,
+        result.dropped, result.cut,
     )  # fmt: skip
-    return outcome
+    return result
 
 
 def _too_long(problems: Sequence[Problem], encode: Encode, room: int) -> dict[str, int]:
     """Return the tokens of every prompt that takes more than ``room``, by problem id."""
-    around: dict[tuple[tuple[str, str, str], ...], int] = {}  # tokens beside the texts, by the outline of the messages
+    extra: dict[tuple[tuple[str, str, str], ...], int] = {}  # tokens beside the texts, by the outline of the messages
     lengths = {}
     for problem in problems:
-        alike = outline(problem.messages)
-        shape = tuple(map(message_key, alike))
-        if shape not in around:
+        sample = outline(problem.messages)
+        shape = tuple(map(message_key, sample))
+        if shape not in extra:
             # A template that fails on such messages is refused here, before anything is paid.
-            around[shape] = len(encode(alike or ""))
+            extra[shape] = len(encode(sample or ""))
         texts = [message["content"] for message in problem.messages] or [problem.prompt]
         # No tokenizer makes more tokens of a text than it has bytes: most prompts need not be encoded.
-        if sum(len(text.encode(errors="surrogatepass")) for text in texts) + around[shape] > room:
+        if sum(len(text.encode(errors="surrogatepass")) for text in texts) + extra[shape] > room:
             lengths[problem.id] = len(encode(problem.asked))
     return {id: length for id, length in lengths.items() if length > room}
 
 
 def _refusal(long: Mapping[str, int], count: int, context: int | None, sampling: Sampling, limit: PromptLimit) -> str:
     worst = max(long, key=lambda id: long[id])
-    takes = f"the longest prompt, '{worst}', takes {long[worst]}"
+    longest = f"the longest prompt, '{worst}', takes {long[worst]}"
     if limit.tokens and (context is None or limit.tokens <= context - sampling.max_new_tokens):
         return (
-            f"{len(long)} of {count} prompts take more than task.args.prompt_tokens = {limit.tokens}; {takes}: raise "
+            f"{len(long)} of {count} prompts take more than task.args.prompt_tokens = {limit.tokens}; {longest}: raise "
             "the limit, or set task.args.long_prompts to 'drop' or 'cut'"
         )
     return (
         f"{len(long)} of {count} prompts and sampling.max_new_tokens = {sampling.max_new_tokens} go beyond the "
-        f"{context} tokens that the model's positions reach; {takes}: lower sampling.max_new_tokens, leave such "
+        f"{context} tokens that the model's positions reach; {longest}: lower sampling.max_new_tokens, leave such "
         "prompts out (task.args.long_prompts = 'drop' where the task has it), or choose a model with a longer context"
     )
 
@@ -135,11 +135,11 @@ def _cut(problem: Problem, encode: Encode, room: int) -> Problem | None:
         if not problem.messages:
             return replace(problem, prompt=problem.prompt[len(problem.prompt) - characters :])
         messages = list(problem.messages)
-        messages[place] = {**messages[place], "content": longest[len(longest) - characters :]}
+        messages[longest_index] = {**messages[longest_index], "content": longest[len(longest) - characters :]}
         return replace(problem, prompt=conversation_text(messages), messages=tuple(messages))
 
-    places = [i for i, message in enumerate(problem.messages) if message["role"] != "system"]
-    place = max(places, key=lambda i: len(problem.messages[i]["content"]), default=0)
-    longest = problem.messages[place]["content"] if problem.messages else problem.prompt
+    indices = [i for i, message in enumerate(problem.messages) if message["role"] != "system"]
+    longest_index = max(indices, key=lambda i: len(problem.messages[i]["content"]), default=0)
+    longest = problem.messages[longest_index]["content"] if problem.messages else problem.prompt
     characters = bisect.bisect_right(range(1, len(longest)), room, key=lambda n: len(encode(shortened(n).asked)))
     return shortened(characters) if characters else None

@@ -49,16 +49,16 @@ def rollout_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 def episode_record(rollout: Rollout) -> dict[str, Any]:
     """Return the record of an episode: its turns, what it read between them, calls, outcome and rewards of turns."""
     observed = [text[:LONGEST_SEEN] for text in rollout.seen]
-    more: dict[str, Any] = {}
+    optional_fields: dict[str, Any] = {}
     if rollout.turn_rewards:
         turns = turn_numbers(rollout.completion_mask[None])[0]  # [T]
         by_turn = {int(turns[end - 1]): reward for end, reward in rollout.turn_rewards}
-        more["turn_rewards"] = [by_turn.get(turn) for turn in range(len(rollout.turns))]
+        optional_fields["turn_rewards"] = [by_turn.get(turn) for turn in range(len(rollout.turns))]
     if any(rollout.calls):
-        more["calls"] = [
+        optional_fields["calls"] = [
             [{**asdict(call), "result": call.result[:LONGEST_SEEN]} for call in turn] for turn in rollout.calls
         ]
-    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome), **more}
+    return {"turns": rollout.turns, "seen": observed, "outcome": dict(rollout.outcome), **optional_fields}
 
 
 def choice_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -74,69 +74,68 @@ class TokenLook:
     """Measures some rollouts of a step before its updates and again after them."""
 
     backend: Backend
-    """Holds the policy."""
     sampling: Sampling
     """The settings with which the rollouts were sampled."""
     needs: frozenset[str]
     """What the algorithm has measured, see ``Algorithm.needs``; the reference is one of them."""
     records: list[dict[str, Any]] = field(default_factory=list)  # a line per rollout, after both
     _rows: np.ndarray | None = None
-    _part: Batch | None = None
+    _sample: Batch | None = None
 
     def before(self, batch: Batch) -> None:
         """Choose rollouts of a batch that is ready to train (with ``old`` scores and advantages), and measure them."""
-        written = np.flatnonzero(batch.completion_mask.any(axis=1))
-        by_reward = written[np.argsort(batch.rewards[written], kind="stable")]
+        rows_with_tokens = np.flatnonzero(batch.completion_mask.any(axis=1))
+        by_reward = rows_with_tokens[np.argsort(batch.rewards[rows_with_tokens], kind="stable")]
         half = ROLLOUTS // 2
         rows = by_reward if len(by_reward) <= ROLLOUTS else np.concatenate([by_reward[:half], by_reward[-half:]])
         if not len(rows):
             return
-        self._rows, part = np.sort(rows), take_rows(batch, np.sort(rows))
-        self._part = replace(part, old=self.backend.score(part, self.sampling, self.needs & {"ref_logprobs"}))
+        self._rows, sample = np.sort(rows), take_rows(batch, np.sort(rows))
+        self._sample = replace(sample, old=self.backend.score(sample, self.sampling, self.needs & {"ref_logprobs"}))
 
     def after(self, training: Sequence[Group], groups: Sequence[Group]) -> None:
         """Measure the rollouts again after the updates, and make the lines that are recorded."""
-        part, rows = self._part, self._rows
-        if part is None or rows is None or part.old is None:
+        sample, rows = self._sample, self._rows
+        if sample is None or rows is None or sample.old is None:
             return
-        new = self.backend.score(part, self.sampling, frozenset())
+        new = self.backend.score(sample, self.sampling, frozenset())
         with np.errstate(over="ignore", invalid="ignore"):
-            ratio = np.exp(new.logprobs - part.old.logprobs)
-        reference = part.old.ref_logprobs
+            ratio = np.exp(new.logprobs - sample.old.logprobs)  # [B, T]
+        reference = sample.old.ref_logprobs
         measured = {
-            "logprob": part.old.logprobs,
-            "entropy": part.old.entropy,
+            "logprob": sample.old.logprobs,
+            "entropy": sample.old.entropy,
             "ratio": ratio,
-            "advantage": part.advantages,
-            "kl_ref_exact": part.old.kl_ref_exact,
-            "kl_ref_k1": None if reference is None else part.old.logprobs - reference,
+            "advantage": sample.advantages,
+            "kl_ref_exact": sample.old.kl_ref_exact,
+            "kl_ref_k1": None if reference is None else sample.old.logprobs - reference,
         }
         available = {name: array for name, array in measured.items() if array is not None}
-        places = {id(rollout): i for i, rollout in enumerate(r for group in groups for r in group.rollouts)}
+        rollout_numbers = {id(rollout): i for i, rollout in enumerate(r for group in groups for r in group.rollouts)}
         trained = [rollout for group in training for rollout in group.rollouts]
-        for at, row in enumerate(rows.tolist()):
+        for i, row in enumerate(rows.tolist()):
             rollout = trained[row]
-            start, end = len(rollout.prompt_ids), int(part.lengths[at])
-            shown = slice(start, min(end, start + TOKENS))
-            mask = part.completion_mask[at, shown]
+            start, end = len(rollout.prompt_ids), int(sample.lengths[i])
+            window = slice(start, min(end, start + TOKENS))
+            mask = sample.completion_mask[i, window]
             self.records.append(
                 {
-                    "rollout": places.get(id(rollout)),
+                    "rollout": rollout_numbers.get(id(rollout)),
                     "problem": rollout.problem_id,
-                    "tokens": pieces(self.backend.tokenizer, part.tokens[at, shown]),
+                    "tokens": token_texts(self.backend.tokenizer, sample.tokens[i, window]),
                     "policy": mask.tolist(),
-                    "left_out": end - shown.stop,
-                    **{name: _rounded(array[at, shown], mask) for name, array in available.items()},
+                    "left_out": end - window.stop,
+                    **{name: _rounded(array[i, window], mask) for name, array in available.items()},
                 }
             )
 
 
-def pieces(tokenizer: Tokenizer, ids: np.ndarray) -> list[str]:
+def token_texts(tokenizer: Tokenizer, ids: np.ndarray) -> list[str]:
     """Return the text of each token; "" for a special token, and for all but the last part of a character."""
     texts = []
-    for at in range(len(ids)):
-        near = max(0, at - _NEAR)
-        before, text = tokenizer.decode(ids[near:at]), tokenizer.decode(ids[near : at + 1])
+    for i in range(len(ids)):
+        start = max(0, i - _NEAR)
+        before, text = tokenizer.decode(ids[start:i]), tokenizer.decode(ids[start : i + 1])
         shared = before if text.startswith(before) else before.rstrip("\ufffd")
         texts.append("" if text.endswith("\ufffd") else text[len(shared) :])
     return texts

@@ -14,7 +14,7 @@ from steadyrl.core.errors import EpisodeError, raised_line
 from steadyrl.core.plugins import require_members
 from steadyrl.core.protocols import Episode, Interactive, ToolUsing, outcome_of
 from steadyrl.core.types import Group, Message, Problem, Rollout, ToolCall, message_text
-from steadyrl.loop.rewards.combine import Term, score_groups, written
+from steadyrl.loop.rewards.combine import Term, score_groups, text_rollout
 from steadyrl.loop.rewards.functions import RAISED
 from steadyrl.loop.tasks.tools import sample_arguments
 
@@ -28,36 +28,36 @@ def attempt(task: Interactive, problem: Problem, say: Say) -> Rollout:
     episode = task.episode(problem, seed=0)
     require_members("the task's episode", episode, Episode)
     turns: list[str] = []
-    seen: list[str] = []
+    observations: list[str] = []
     rewards: list[tuple[int, float]] = []
     calls: list[tuple[ToolCall, ...]] = []
-    broken: str | None = None
+    failure: str | None = None
     outcome: Mapping[str, Any] = {}
     try:
-        seen.append(_text(episode.open()))
+        observations.append(_text(episode.open()))
         while len(turns) < task.max_turns and (turn := say(episode, len(turns))) is not None:
             message = {"role": "assistant", "content": turn} if isinstance(turn, str) else turn
             turns.append(message_text(message))
-            answer = episode.step(message if isinstance(task, ToolUsing) else turns[-1])
-            if answer.reward is not None:
-                rewards.append((len(turns), float(answer.reward)))
-            calls.append(tuple(answer.calls))
-            if answer.done:
+            step = episode.step(message if isinstance(task, ToolUsing) else turns[-1])
+            if step.reward is not None:
+                rewards.append((len(turns), float(step.reward)))
+            calls.append(tuple(step.calls))
+            if step.done:
                 break
-            seen.append(_text(answer.observation))
+            observations.append(_text(step.observation))
     except RAISED as error:
-        broken = _reason(error)
+        failure = _reason(error)
     finally:
         try:
             outcome = outcome_of(episode)
         except RAISED as error:
-            broken = broken or _reason(error)
-    rollout = written(problem, "\n".join(turns))
+            failure = failure or _reason(error)
+    rollout = text_rollout(problem, "\n".join(turns))
     return replace(
         rollout,
-        unscored=broken,
+        unscored=failure,
         turns=tuple(turns),
-        seen=tuple(seen),
+        seen=tuple(observations),
         outcome=outcome,
         turn_rewards=tuple(rewards),
         calls=tuple(calls),
@@ -132,9 +132,8 @@ def episode_lines(number: int, rollout: Rollout) -> list[str]:
         if observation is not None:
             lines.append(f"    reads: {_one_line(observation)}")
         if reply is not None:
-            lines.append(
-                f"    says:  {_one_line(reply)}" + (f"   [reward {rewards[turn]:g}]" if turn in rewards else "")
-            )
+            reward = f"   [reward {rewards[turn]:g}]" if turn in rewards else ""
+            lines.append(f"    says:  {_one_line(reply)}{reward}")
     return lines
 
 

@@ -30,10 +30,10 @@ from steadyrl.loop.tasks.data_line import data_counts, data_line
 
 GOLD_AT_LEAST, EMPTY_AT_MOST = 0.8, 0.05
 _ATTACKED = 100  # problems, of both splits, whose empty forms are scored
-_SHOWN = 3  # episodes
+_EXAMPLE_EPISODES = 3  # played by rules, and shown
 _CORE = "honest core"
 _ROUNDING = 1e-9  # of means of equal rewards
-_NAMED = 3  # problems that fail, of as many as there may be
+_EXAMPLES = 3  # problems that fail, of as many as there may be
 _HOSTILE = ("(", '"', "AND", "x" * 5000, "( " * 400, "\x00", "NOT NOT", "'; DROP TABLE documents; --", "a:b", "\ud800")
 UNKNOWN = Unknown("the task knows none; give one to have it checked")
 
@@ -65,9 +65,9 @@ def split(checked: CheckedTask) -> Result:
         return Found("none", message=message)
     ids, held_ids = [p.id for p in train], [p.id for p in heldout]
     common = set(ids) & set(held_ids)
-    repeated = len(ids) + len(held_ids) - len(set(ids)) - len(set(held_ids))
-    if common or repeated:
-        return Found("repeated", message=f"{message}; ids: {len(common)} in both, {repeated} repeated")
+    duplicates = len(ids) + len(held_ids) - len(set(ids)) - len(set(held_ids))
+    if common or duplicates:
+        return Found("repeated", message=f"{message}; ids: {len(common)} in both, {duplicates} repeated")
     if heldout and counts["heldout"]["trained_on_too"] == len(heldout):
         return Found("copied", message=message)
     return Passed(message)  # a few copies are counted, and do no harm
@@ -111,26 +111,25 @@ def wrong_answer(checked: CheckedTask) -> Result:
 
 
 def _count_right(
-    checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], expected: str, right: Callable[[float], bool]
+    checked: CheckedTask, cause: str, rollouts: Sequence[Rollout], expected: str, is_right: Callable[[float], bool]
 ) -> Result:
     """Count the answers that score as they must, and name the first that do not."""
     if not rollouts:
         return UNKNOWN
     problems = len(checked.train) + len(checked.heldout)
     scored = zip(rollouts, checked.scores(rollouts), strict=True)
-    off = [(r, score) for r, score in scored if score is None or not right(score)]
-    message = f"{len(rollouts) - len(off)} of {len(rollouts)} {expected}"
+    failures = [(r, score) for r, score in scored if score is None or not is_right(score)]
+    message = f"{len(rollouts) - len(failures)} of {len(rollouts)} {expected}"
     if len(rollouts) < problems:
         message += f"; {problems - len(rollouts)} of {problems} problems have none"
-    if not off:
+    if not failures:
         return Passed(message)
-    named = [f"{r.problem_id} ({_score_text(r, score)})" for r, score in off[:_NAMED]]
-    more = f" and {len(off) - _NAMED} more" if len(off) > _NAMED else ""
-    return Found(cause, message=f"{message}; not: {', '.join(named)}{more}")
+    examples = [f"{r.problem_id} ({_score_text(r, score)})" for r, score in failures[:_EXAMPLES]]
+    remainder = f" and {len(failures) - _EXAMPLES} more" if len(failures) > _EXAMPLES else ""
+    return Found(cause, message=f"{message}; not: {', '.join(examples)}{remainder}")
 
 
 def _score_text(rollout: Rollout, score: float | None) -> str:
-    """Return a score with its remark, in one line."""
     if score is None:
         return f"unscored: {rollout.unscored}"
     note = " ".join(rollout.note.split())
@@ -171,7 +170,8 @@ def empty_forms(checked: CheckedTask) -> Result:
     message = f"{len(paid) - len(above)} of {len(paid)} are paid at most the {core:.3f} of the honest answer in them"
     if not above:
         return Passed(message)
-    return Found("paid", message=f"{message}; paid more: " + ", ".join(f"'{f}' {paid[f]:.3f}" for f in above[:_NAMED]))
+    examples = ", ".join(f"'{form}' {paid[form]:.3f}" for form in above[:_EXAMPLES])
+    return Found("paid", message=f"{message}; paid more: {examples}")
 
 
 @check("scripted policy", offers(ToolUsing))
@@ -185,26 +185,24 @@ def scripted_policy(checked: CheckedTask) -> Result:
     mean = f"mean {checked.task.metric or 'reward'} {np.mean(scores):.3f}" if scores else "none of them scored"
     message = f"{counted(len(rollouts), 'episode')} of {turns:.1f} turns on average, {mean}"
     if calls:
-        ends = Counter(call.end for call in calls)
-        message += (
-            f"; {counted(len(calls), 'call')}: {', '.join(f'{count} {end}' for end, count in ends.most_common())}"
-        )
+        ends = Counter(call.end for call in calls).most_common()
+        message += f"; {counted(len(calls), 'call')}: {', '.join(f'{count} {end}' for end, count in ends)}"
     if failed:
         message += f"; the first: {failed[0].name}: {failed[0].result}"
-    shown = tuple(line for i, r in enumerate(rollouts[:_SHOWN]) for line in episode_lines(i + 1, r))
+    examples = tuple(line for i, r in enumerate(rollouts[:_EXAMPLE_EPISODES]) for line in episode_lines(i + 1, r))
     if broken:
         message += f"; {len(broken)} left unscored, the first: {broken[0]}"
-        return Found("broken", message=message, evidence=shown)
+        return Found("broken", message=message, evidence=examples)
     # A tool may raise for arguments out of the blue, but not for all of them.
     if any(call.end == "timeout" for call in calls) or (failed and len(failed) == len(calls)):
-        return Found("calls_fail", message=message, evidence=shown)
-    return Passed(message, shown)
+        return Found("calls_fail", message=message, evidence=examples)
+    return Passed(message, examples)
 
 
 @check("looping policy", offers(ToolUsing))
 def looping_policy(checked: CheckedTask) -> Result:
-    earned = [rollout.reward for rollout in checked.scripted if rollout.reward is not None]
-    most = max(EMPTY_AT_MOST, float(np.mean(earned)) if earned else EMPTY_AT_MOST)
+    scripted_rewards = [rollout.reward for rollout in checked.scripted if rollout.reward is not None]
+    limit = max(EMPTY_AT_MOST, float(np.mean(scripted_rewards)) if scripted_rewards else EMPTY_AT_MOST)
     rollouts = score_attempts(checked.task, [(p, looping(checked.task, p)) for p in checked.played], checked.terms)
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     if len(rewards) < len(rollouts):
@@ -212,8 +210,8 @@ def looping_policy(checked: CheckedTask) -> Result:
         return Found("broken", message=f"{len(rollouts) - len(rewards)} left unscored ({first})")
     mean = float(np.mean(rewards))
     turns = float(np.mean([len(rollout.turns) for rollout in rollouts]))
-    message = f"mean reward {mean:.3f} for the same turn again and again, {turns:.1f} turns; expected at most {most:g}"
-    return Passed(message) if mean <= most else Found("paid", message=message)
+    message = f"mean reward {mean:.3f} for the same turn again and again, {turns:.1f} turns; expected at most {limit:g}"
+    return Passed(message) if mean <= limit else Found("paid", message=message)
 
 
 @check("hostile calls", offers(ToolUsing))
@@ -227,20 +225,21 @@ def hostile_calls(checked: CheckedTask) -> Result:
 @check("scoring repeats")
 def scoring_repeats(checked: CheckedTask) -> Result:
     # A second, newly built task, so that no cache can answer.
-    again_task, again = open_to_check(checked.config)
+    new_task, new_terms = open_to_check(checked.config)
     task, terms, problems = checked.task, checked.terms, checked.problems
-    if isinstance(again_task, ToolUsing):
+    # Episodes take long, and a few of them show whether scoring repeats.
+    if isinstance(new_task, ToolUsing):
         first, second = (
             score_attempts(opened, [(p, scripted(opened, p)) for p in problems[:20]], rewards)  # type: ignore[arg-type]
-            for opened, rewards in ((task, terms), (again_task, again))
+            for opened, rewards in ((task, terms), (new_task, new_terms))
         )
-    elif isinstance(again_task, Interactive):
+    elif isinstance(new_task, Interactive):
         golden = checked.golden(problems[:50])
         first = [rollout for _, rollout in golden]
-        second = score_attempts(again_task, [(p, _echo(r.turns)) for p, r in golden], again)
+        second = score_attempts(new_task, [(p, _echo(r.turns)) for p, r in golden], new_terms)
     else:
-        answers = [(p, again_task.gold(p) or p.prompt) for p in problems[:50]]
-        first, second = score_texts(answers, terms), score_texts(answers, again)
+        answers = [(p, new_task.gold(p) or p.prompt) for p in problems[:50]]
+        first, second = score_texts(answers, terms), score_texts(answers, new_terms)
     differing = sum(a != b for a, b in zip(checked.scores(first), checked.scores(second), strict=True))
     message = f"{differing} of {counted(len(first), 'answer')} scored differently"
     return Found("differs", message=message) if differing else Passed(message)

@@ -34,7 +34,6 @@ class CheckedTask:
     task: Any
     """The task; of a user, so that its abilities are asked of it."""
     terms: Sequence[Term]
-    """The rewards."""
     train: Sequence[Problem]
     """All problems to train on."""
     heldout: Sequence[Problem]
@@ -53,9 +52,7 @@ class CheckedTask:
     @cached_property
     def scripted(self) -> list[Rollout]:
         """What the scripted policy came to."""
-        return score_attempts(
-            self.task, [(problem, scripted(self.task, problem)) for problem in self.played], self.terms
-        )
+        return score_attempts(self.task, [(p, scripted(self.task, p)) for p in self.played], self.terms)
 
     @cached_property
     def empty(self) -> list[Rollout]:
@@ -88,9 +85,7 @@ def open_to_check(config: Config) -> tuple[Task, list[Term]]:
     `steadyrl judge` checks judges. If the judge is the only reward, it is used here too.
     """
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
-    cheap = {
-        n: entry for n, entry in config.rewards.items() if not (isinstance(entry, RewardSettings) and entry.costly)
-    }
+    cheap = {n: s for n, s in config.rewards.items() if not (isinstance(s, RewardSettings) and s.costly)}
     return task, make_terms(cheap or config.rewards, task, planned_updates(config))
 
 

@@ -29,30 +29,30 @@ _NESTED = ("extra_info", "info")  # columns of further columns, in verl and in v
 _OF_MESSAGES = (*_MEDIA, "tools", "reasoning_content", "reasoning", "thinking")
 
 
-def require_read(record: Mapping[str, Any], texts: Collection[str], passed_over: Collection[str], place: str) -> None:
+def require_read(record: Mapping[str, Any], texts: Collection[str], ignored: Collection[str], location: str) -> None:
     """Refuse a row with a column that changes what the policy reads elsewhere and is not read here.
 
     Args:
         record: The row.
         texts: What the policy reads of it: the prompt, or the contents of its messages.
-        passed_over: Columns that have another meaning here, or that the user wants passed over.
-        place: Where the row stands.
+        ignored: Columns that have another meaning here, or that the user wants passed over.
+        location: Where the row stands.
 
     Raises:
         DataError: There is such a column, and it is not empty.
     """
-    remedies = {**_REMEDIES, "input": _IN_PROMPT} if "instruction" in passed_over else _REMEDIES
+    remedies = {**_REMEDIES, "input": _IN_PROMPT} if "instruction" in ignored else _REMEDIES
     filled = [(name, name, record[name]) for name in remedies if name in record]
     for outer in _NESTED:
         inner = record.get(outer)
-        if isinstance(inner, Mapping) and outer not in passed_over:
+        if isinstance(inner, Mapping) and outer not in ignored:
             filled += [(f"{outer}.{name}", name, inner[name]) for name in _TOOLS if name in inner]
     for column, name, value in filled:
-        if column in passed_over or _empty(value) or (isinstance(value, str) and any(value in text for text in texts)):
+        if column in ignored or _empty(value) or (isinstance(value, str) and any(value in text for text in texts)):
             continue
-        shown = " ".join(str(value).split())
+        text = " ".join(str(value).split())
         raise DataError(
-            f"{place}: '{column}' holds {shown:.80}, which the policy would not read; {remedies[name]}. If rewards "
+            f"{location}: '{column}' holds {text:.80}, which the policy would not read; {remedies[name]}. If rewards "
             f"alone need the column, set task.args.ignore_columns = ['{column}']"
         )
 

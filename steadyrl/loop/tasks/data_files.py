@@ -48,6 +48,7 @@ _LONGEST_README = 1 << 20  # characters
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")  # owner and name
 
 Splits = Mapping[str, Sequence[Path]]
+Finders = dict[str, Callable[[], Splits]]  # by the name of the configuration
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ class DataFiles:
         return f"{self.path}: {', '.join(filter(None, (self.configuration, split)))}"
 
     def _holds(self) -> str:
-        what = f"the configuration '{self.configuration}' of '{self.path}'" if self.configuration else f"'{self.path}'"
-        return f"{what} has {'the splits ' if len(self.splits) > 1 else 'the split '}{', '.join(self.splits)}"
+        name = f"the configuration '{self.configuration}' of '{self.path}'" if self.configuration else f"'{self.path}'"
+        return f"{name} has {'the splits ' if len(self.splits) > 1 else 'the split '}{', '.join(self.splits)}"
 
 
 def find_data(path: Path, configuration: str = "") -> DataFiles:
@@ -181,12 +182,10 @@ def _named_files(path: Path) -> list[Path]:
     return files
 
 
-def _configurations(root: Path) -> tuple[dict[str, Callable[[], Splits]], str | None]:
+def _configurations(root: Path) -> tuple[Finders, str | None]:
     """Return what finds the files of each configuration, by name, and which to take if none is named."""
     if configs := _read_front_matter(root):
-        finders: dict[str, Callable[[], Splits]] = {
-            name: partial(_listed, root, name, configs[name]) for name in configs
-        }
+        finders: Finders = {name: partial(_listed_files, root, name, configs[name]) for name in configs}
         default = [name for name, config in configs.items() if config.get("default") is True or name == "default"]
         return finders, next(iter(default if default or len(finders) > 1 else finders), None)
     saved = root / "dataset_dict.json"
@@ -209,7 +208,7 @@ def _configurations(root: Path) -> tuple[dict[str, Callable[[], Splits]], str | 
     return {name: partial(folders.__getitem__, name) for name in ordered}, ordered[0] if len(ordered) == 1 else None
 
 
-def _hidden(root: Path, path: Path) -> bool:
+def _is_hidden(root: Path, path: Path) -> bool:
     return any(name.startswith((".", "__")) for name in path.relative_to(root).parts)
 
 
@@ -220,8 +219,8 @@ def _of_one_kind(splits: Splits) -> dict[str, list[Path]]:
     set, the results of map and filter, is left out.
     """
     counts = Counter(kind_of_file(file) for files in splits.values() for file in files)
-    most = max(counts, key=lambda kind: (counts[kind], kind == "parquet"), default="")
-    chosen = {split: [file for file in files if kind_of_file(file) == most] for split, files in splits.items()}
+    main_kind = max(counts, key=lambda kind: (counts[kind], kind == "parquet"), default="")
+    chosen = {split: [file for file in files if kind_of_file(file) == main_kind] for split, files in splits.items()}
     return {split: _without_caches(files) for split, files in chosen.items() if files}
 
 
@@ -232,7 +231,7 @@ def _without_caches(files: Sequence[Path]) -> list[Path]:
 def _by_split(root: Path) -> Splits:
     """Return the data files of a folder, in the order of their names, by what folders and files are called."""
     paths = sorted(path for path in root.rglob("*") if kind_of_file(path) and path.name not in NO_DATA)
-    files = [path for path in paths if path.is_file() and not _hidden(root, path)]
+    files = [path for path in paths if path.is_file() and not _is_hidden(root, path)]
     if not files:
         raise DataError(
             f"'{root}' is a folder without data: expected files of parquet, arrow, JSON lines or CSV, or the path of "
@@ -278,7 +277,6 @@ def _refuse_common(splits: Splits) -> None:
 
 
 def _saved_splits(listed: Path) -> Splits:
-    """Return the splits of a ``DatasetDict`` that was saved to disk."""
     try:
         names = json.loads(listed.read_text(encoding="utf-8"))["splits"]
         splits = {name: _without_caches(sorted((listed.parent / name).glob("*.arrow"))) for name in names}
@@ -310,18 +308,17 @@ def _read_front_matter(root: Path) -> dict[str, Mapping[str, Any]]:
         ) from error
 
 
-def _listed(root: Path, name: str, config: Mapping[str, Any]) -> Splits:
-    """Return the files that a configuration of README.md lists."""
-    base, listed = root / _inside(root, name, config.get("data_dir") or "."), config.get("data_files")
+def _listed_files(root: Path, name: str, config: Mapping[str, Any]) -> Splits:
+    base, listed = root / _relative_path(root, name, config.get("data_dir") or "."), config.get("data_files")
     if listed is None:
         return _by_split(base)
-    entries = listed if isinstance(listed, list) else [listed]
-    if not all(isinstance(entry, Mapping) for entry in entries):
-        entries = [{"split": TRAIN, "path": entries}]
+    data_files = listed if isinstance(listed, list) else [listed]
+    if not all(isinstance(data_file, Mapping) for data_file in data_files):
+        data_files = [{"split": TRAIN, "path": data_files}]
     splits: dict[str, list[Path]] = {}
-    for entry in entries:
-        patterns = entry.get("path")
-        splits.setdefault(str(entry.get("split", TRAIN)), []).extend(
+    for data_file in data_files:
+        patterns = data_file.get("path")
+        splits.setdefault(str(data_file.get("split", TRAIN)), []).extend(
             file for pattern in (patterns if isinstance(patterns, list) else [patterns])
             for file in _matching(root, base, name, pattern)
         )  # fmt: skip
@@ -330,13 +327,13 @@ def _listed(root: Path, name: str, config: Mapping[str, Any]) -> Splits:
 
 
 def _matching(root: Path, base: Path, name: str, pattern: Any) -> list[Path]:
-    text = _inside(root, name, pattern)
+    text = _relative_path(root, name, pattern)
     try:
         matches = list(base.glob(f"{text}/*" if text.endswith("**") else text))
     except ValueError as error:
         raise DataError(f"'{root / 'README.md'}': the pattern '{text}' cannot be used ({error})") from error
     hidden = any(part.startswith((".", "__")) for part in PurePath(text).parts)
-    files = sorted(path for path in matches if path.is_file() and (hidden or not _hidden(base, path)))
+    files = sorted(path for path in matches if path.is_file() and (hidden or not _is_hidden(base, path)))
     readable = [file for file in files if kind_of_file(file)]
     if not readable:
         raise DataError(
@@ -347,7 +344,7 @@ def _matching(root: Path, base: Path, name: str, pattern: Any) -> list[Path]:
     return readable
 
 
-def _inside(root: Path, name: str, pattern: Any) -> str:
+def _relative_path(root: Path, name: str, pattern: Any) -> str:
     """Return a path of README.md, which must stay in its folder: a data set of others may not read other files."""
     if not isinstance(pattern, str) or PurePath(pattern).is_absolute() or "://" in pattern or ".." in pattern:
         raise DataError(

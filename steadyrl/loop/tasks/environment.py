@@ -117,6 +117,7 @@ class EnvironmentTask(Task):
         """See Task."""
         if self._data:
             return self._data.problems(split)
+        # Seeds of held-out problems begin where train_count, which is at most a million, does not reach.
         first, count = (0, self._settings.train_count) if split == "train" else (1 << 20, self._settings.heldout_count)
         return [Problem(f"{split}-{i}", "", {"seed": first + i}) for i in range(count)]
 
@@ -136,7 +137,7 @@ class EnvironmentTask(Task):
         """See Interactive."""
         limits = Limits(self._settings.max_calls, self._settings.call_seconds, self._settings.result_characters)
         environment = self._environment(**self._settings.environment_args)
-        bound = {source.__name__: source for source in _listed(environment) if inspect.ismethod(source)}
+        bound = {source.__name__: source for source in _declared_tools(environment) if inspect.ismethod(source)}
         tools = [replace(tool, function=bound.get(tool.name, tool.function)) for tool in self._tools]
         return EnvironmentEpisode(environment, problem, seed, Toolbox(tools, environment, limits))
 
@@ -162,24 +163,24 @@ def _environment_class(settings: EnvironmentTask.Settings) -> tuple[Any, Any]:
     if not settings.environment:
         return ToolsAlone, ToolsAlone()
     factory = plugins.load("environment", settings.environment)
-    what = f"the environment '{settings.environment:.120}'"
+    name = f"the environment '{settings.environment:.120}'"
     if not callable(factory):
-        raise ConfigError(f"{what} is {reprlib.repr(factory)}; expected a class with the methods reset, step and close")
+        raise ConfigError(f"{name} is {reprlib.repr(factory)}; expected a class with the methods reset, step and close")
     try:
         environment = factory(**settings.environment_args)
     except SteadyError:
         raise
     except RAISED as error:
         raise ConfigError(
-            f"{what} cannot be made with task.args.environment_args = {settings.environment_args}: {raised_line(error)}"
+            f"{name} cannot be made with task.args.environment_args = {settings.environment_args}: {raised_line(error)}"
         ) from error
     for method, argument in (("reset", "problem"), ("step", "message")):
         function = getattr(environment, method, None)
         if not callable(function):
-            raise ConfigError(f"{what} has no method {method}({argument}); expected reset and step")
+            raise ConfigError(f"{name} has no method {method}({argument}); expected reset and step")
         seeded = method == "reset" and _takes_seed(function)
         if not takes(partial(function, seed=0) if seeded else function, 1):
-            raise ConfigError(f"{what}: its method {method} cannot be called with {argument} alone; give it that one")
+            raise ConfigError(f"{name}: its method {method} cannot be called with {argument} alone; give it that one")
     return factory, environment
 
 
@@ -188,23 +189,22 @@ def _takes_seed(reset: Any) -> bool:
 
 
 def _tools_of(environment: Any, settings: EnvironmentTask.Settings) -> list[Tool]:
-    """Return the tools of an environment and those that the config names."""
     tools = []
-    for i, source in enumerate(_listed(environment)):
+    for i, source in enumerate(_declared_tools(environment)):
         member = inspect.getattr_static(environment, getattr(source, "__name__", ""), None)
         method = inspect.isfunction(source) and member is source
         tools.append(make_tool(source, method, f"the environment's attribute tools[{i}]"))
-    tools += [make_tool(plugins.load("tool", path), place=f"'{path}' of task.args.tools") for path in settings.tools]
+    tools += [make_tool(plugins.load("tool", path), location=f"'{path}' of task.args.tools") for path in settings.tools]
     tools += [tool for command in settings.mcp for tool in plugins.load("tool", "mcp")(command)]
     names = [tool.name for tool in tools]
-    if repeated := [name for name in names if names.count(name) > 1]:
+    if duplicates := [name for name in names if names.count(name) > 1]:
         raise ConfigError(
-            f"there are {names.count(repeated[0])} tools called '{repeated[0]}'; expected names of their own"
+            f"there are {names.count(duplicates[0])} tools called '{duplicates[0]}'; expected names of their own"
         )
     return tools
 
 
-def _listed(environment: Any) -> Sequence[Any]:
+def _declared_tools(environment: Any) -> Sequence[Any]:
     listed = getattr(environment, "tools", ())
     if not isinstance(listed, list | tuple):
         raise ConfigError(f"the environment's attribute 'tools' is {listed!r:.60}; expected a list of functions")
@@ -221,7 +221,7 @@ class EnvironmentEpisode:
         """See Episode."""
         reset = self._environment.reset
         seeded = {"seed": self._seed} if _takes_seed(reset) else {}
-        opening = _waited(reset(self._problem, **seeded))
+        opening = _awaited(reset(self._problem, **seeded))
         if opening is None:
             opening = self._problem.messages or self._problem.prompt
         if isinstance(opening, str):
@@ -233,7 +233,7 @@ class EnvironmentEpisode:
     def step(self, turn: Message) -> Turn:
         """See Episode: make the calls, and ask the environment what comes of the turn."""
         results, calls, unanswered, message = self._toolbox.answer(turn)
-        returned = _waited(self._environment.step(message))
+        returned = _awaited(self._environment.step(message))
         if not isinstance(returned, tuple | list) or len(returned) != 3:
             raise TypeError(f"step returned {reprlib.repr(returned)}; expected three: observation, reward, done")
         observation, reward, done = returned
@@ -271,17 +271,16 @@ class EnvironmentEpisode:
     def expert(self) -> str | Message | None:
         """See Episode: what the environment's own method expert says, where it has one."""
         expert = getattr(self._environment, "expert", None)
-        return None if expert is None else _waited(expert())
+        return None if expert is None else _awaited(expert())
 
     def close(self) -> Mapping[str, Any]:
         """See Episode: what the environment's method close returns, where it has one."""
         close = getattr(self._environment, "close", None)
-        outcome = None if close is None else _waited(close())
+        outcome = None if close is None else _awaited(close())
         return {} if outcome is None else outcome
 
 
-def _waited(value: Any) -> Any:
-    """Return what a method returned, or what its coroutine comes to."""
+def _awaited(value: Any) -> Any:
     if not inspect.iscoroutine(value):
         return value
     (outcome,) = wait_for([value])

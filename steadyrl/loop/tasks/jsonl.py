@@ -112,19 +112,19 @@ def read_objects(path: Path) -> Iterator[Line]:
         yield Line(path, number, value)
 
 
-def checked_text(value: object, place: str) -> str:
+def checked_text(value: object, location: str) -> str:
     """Return a value that must be text that UTF-8 can represent.
 
     Raises:
         DataError: It is of another type, or contains half a surrogate pair.
     """
     if not isinstance(value, str):
-        raise DataError(f"{place} is {kind_of(value)}; expected text in quotes")
+        raise DataError(f"{location} is {kind_of(value)}; expected text in quotes")
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{place} is not valid Unicode at character {error.start + 1} (a lone surrogate); repair the text"
+            f"{location} is not valid Unicode at character {error.start + 1} (a lone surrogate); repair the text"
         ) from error
     return value
 

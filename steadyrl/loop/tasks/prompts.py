@@ -96,13 +96,12 @@ class PromptsTask(Task):
         if settings.config and settings.config != data.configuration:
             raise DataError(f"'{data.path}' has no configurations; remove task.args.config = '{settings.config}'")
         split = data.to_train(settings.split)
-        judges, judged_by = _judges(data, split, settings)
+        heldout_files, heldout_source = _heldout_files(data, split, settings)
         source = data.named(split)
-        places: dict[str, str] = {}
-        rows = _rows(source, data.splits[split], settings, places)
-        if judges:
-            heldout = _rows(judged_by, judges, settings, places)
-            self._train, self._heldout = (tuple(problem for problem, _ in part) for part in (rows, heldout))
+        locations: dict[str, str] = {}
+        rows = _rows(source, data.splits[split], settings, locations)
+        if heldout_files:
+            heldout = _rows(heldout_source, heldout_files, settings, locations)
         else:
             smallest: dict[str, str] = {}  # id of the copies of a prompt; it decides for all of them
             for problem, prompt_id in rows:
@@ -110,9 +109,10 @@ class PromptsTask(Task):
             if len(smallest) < 2:
                 raise DataError(f"{source} has one prompt; expected two or more, or task.args.heldout = another file")
             held_out = held_out_ids(smallest.values(), settings.heldout_share)
-            self._train = tuple(problem for problem, prompt_id in rows if smallest[prompt_id] not in held_out)
-            self._heldout = tuple(problem for problem, prompt_id in rows if smallest[prompt_id] in held_out)
-        self.sources = {"train": source, "heldout": judged_by or "held out of them"}
+            heldout = [row for row in rows if smallest[row[1]] in held_out]
+            rows = [row for row in rows if smallest[row[1]] not in held_out]
+        self._train, self._heldout = (tuple(problem for problem, _ in half) for half in (rows, heldout))
+        self.sources = {"train": source, "heldout": heldout_source or "held out of them"}
 
     def problems(self, split: Literal["train", "heldout"]) -> Sequence[Problem]:
         """Return the problems of a split in the order of their file."""
@@ -124,7 +124,7 @@ class PromptsTask(Task):
 
     def gold(self, problem: Problem) -> str | None:
         """Return the known good answer, the first one of a list, or None if a problem has none."""
-        gold = _whole(next(iter(_answers(problem.columns.get(self._gold))), None))
+        gold = _as_integer(next(iter(_answers(problem.columns.get(self._gold))), None))
         return None if gold is None else str(gold)
 
     def ask(self, text: str) -> Problem:
@@ -138,7 +138,7 @@ class PromptsTask(Task):
         return Problem("asked", text, messages=messages)
 
 
-def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
+def _heldout_files(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tuple[Sequence[Path], str]:
     """Return the files of held-out problems and where they are; no files where a share of the others is held out."""
     if not data.is_folder or (settings.heldout and settings.heldout not in data.splits):
         if not settings.heldout:
@@ -155,38 +155,39 @@ def _judges(data: DataFiles, trained: str, settings: PromptsTask.Settings) -> tu
 
 
 def _rows(
-    source: str, files: Sequence[Path], settings: PromptsTask.Settings, places: dict[str, str]
+    source: str, files: Sequence[Path], settings: PromptsTask.Settings, locations: dict[str, str]
 ) -> list[tuple[Problem, str]]:
     """Return the problems of a split, each with the id of what its prompt says, which all copies of a prompt share.
 
-    ``places`` collects the place of each id, over all files of the task.
+    ``locations`` collects the place of each id, over all files of the task.
     """
     rows: list[tuple[Problem, str]] = []
-    passed_over = {settings.prompt_column, settings.gold_column, settings.id_column, *settings.ignore_columns}
-    for place, record in read_rows(files):
-        prompt, messages = _prompt(record, settings.prompt_column, place)
+    ignored = {settings.prompt_column, settings.gold_column, settings.id_column, *settings.ignore_columns}
+    for location, record in read_rows(files):
+        prompt, messages = _prompt(record, settings.prompt_column, location)
         texts = [message["content"] for message in messages] or [prompt]
-        require_read(record, texts, passed_over, place)
-        parts = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
-        text = json.dumps(parts) if messages else prompt
-        prompt_id, own = hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS], _whole(record.get(settings.id_column))
-        if own is None:
+        require_read(record, texts, ignored, location)
+        fields = [[m["role"], m["content"], *([m["tool_calls"]] if m.get("tool_calls") else [])] for m in messages]
+        text = json.dumps(fields) if messages else prompt
+        prompt_id = hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+        row_id = _as_integer(record.get(settings.id_column))
+        if row_id is None:
             id, copies = prompt_id, 1
-            while id in places:  # the prompt was read before
+            while id in locations:  # the prompt was read before
                 copies += 1
                 id = f"{prompt_id}-{copies}"
         else:
-            is_number = isinstance(own, int) and not isinstance(own, bool)
-            id = str(own) if is_number else _filled(own, f"{place}: '{settings.id_column}'")
-        if id in places:
+            is_number = isinstance(row_id, int) and not isinstance(row_id, bool)
+            id = str(row_id) if is_number else _filled(row_id, f"{location}: '{settings.id_column}'")
+        if id in locations:
             raise DataError(
-                f"{place}: the id '{id}' is at {places[id]} too; remove one, change its id, or set "
+                f"{location}: the id '{id}' is at {locations[id]} too; remove one, change its id, or set "
                 "task.args.id_column = '' for ids made of the prompts"
             )
-        places[id] = place
+        locations[id] = location
         for answer in _answers(record.get(settings.gold_column)):
             if not isinstance(answer, int | float | None):
-                checked_text(answer, f"{place}: '{settings.gold_column}'")
+                checked_text(answer, f"{location}: '{settings.gold_column}'")
         columns = {key: value for key, value in record.items() if key != settings.prompt_column}
         rows.append((Problem(id, prompt, columns, messages), prompt_id))
     if not rows:
@@ -194,7 +195,7 @@ def _rows(
     return rows
 
 
-def _whole(value: Any) -> Any:
+def _as_integer(value: Any) -> Any:
     """Return a value; a whole number as one is written: tables make 18.0 of 18 where another row has none."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -204,14 +205,14 @@ def _answers(gold: Any) -> Sequence[Any]:
     return gold if isinstance(gold, list) else [gold]
 
 
-def _prompt(record: Mapping[str, Any], column: str, place: str) -> tuple[str, tuple[Message, ...]]:
+def _prompt(record: Mapping[str, Any], column: str, location: str) -> tuple[str, tuple[Message, ...]]:
     """Return the text of a row's prompt, and its messages if it is a conversation."""
     if column not in record:
         raise DataError(
-            f"{place}: '{column}' is missing; the row has {', '.join(record) or 'no column'}: name the prompt's column "
-            "in task.args.prompt_column"
+            f"{location}: '{column}' is missing; the row has {', '.join(record) or 'no column'}: name the prompt's "
+            "column in task.args.prompt_column"
         )
-    value, where = record[column], f"{place}: '{column}'"
+    value, where = record[column], f"{location}: '{column}'"
     if isinstance(value, str):
         if _WRITTEN_MESSAGES.match(value):
             raise DataError(
@@ -243,17 +244,17 @@ def _message(message: Any, where: str) -> Message:
         raise DataError(f"{where} holds {_ROLES[message['role']]} message that calls a tool; expected an assistant's")
     content = message.get("content")
     content = "" if calls and content is None else content
-    parts = content if isinstance(content, list) else []
-    for part in parts:
-        if not isinstance(part, Mapping) or part.get("type") != "text":
-            kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
+    chunks = content if isinstance(content, list) else []
+    for chunk in chunks:
+        if not isinstance(chunk, Mapping) or chunk.get("type") != "text":
+            kind = chunk.get("type") if isinstance(chunk, Mapping) else kind_of(chunk)
             raise DataError(f"{where} holds a message with a part of the type '{kind}'; expected text alone")
     content_place = f"{where}: a message's content"
-    text = "".join(checked_text(part.get("text"), content_place) for part in parts) if parts else content
-    read: dict[str, Any] = {"role": message["role"], "content": checked_text(text, content_place)}
-    read |= {"tool_calls": calls} if calls else {}
-    of_results = ("tool_call_id", "name") if message["role"] == "tool" else ()
-    return read | {key: message[key] for key in of_results if isinstance(message.get(key), str)}
+    text = "".join(checked_text(chunk.get("text"), content_place) for chunk in chunks) if chunks else content
+    result: dict[str, Any] = {"role": message["role"], "content": checked_text(text, content_place)}
+    result |= {"tool_calls": calls} if calls else {}
+    result_keys = ("tool_call_id", "name") if message["role"] == "tool" else ()
+    return result | {key: message[key] for key in result_keys if isinstance(message.get(key), str)}
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
             if is_lfs_pointer(file):
                 raise DataError(f"'{file}' is a pointer of Git LFS, and not the file itself; run `git lfs pull`")
         reader = readers.get(kind_of_file(file))
-        yield from _columnar(file, reader) if reader else _json(file)
+        yield from _arrow_rows(file, reader) if reader else _json(file)
 
 
 def _json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -57,14 +57,13 @@ def _json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             f"{path}: not valid JSON ({error}); expected one list of objects, or an object per line"
         ) from error
     for number, item in enumerate(items, start=1):
-        place = f"{path}, item {number}"
+        location = f"{path}, item {number}"
         if not isinstance(item, dict):
-            raise DataError(f"{place}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
-        yield place, item
+            raise DataError(f"{location}: got {kind_of(item)}; expected a JSON object, as in {{...}}")
+        yield location, item
 
 
-def _columnar(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a file that pyarrow reads in batches."""
+def _arrow_rows(path: Path, batches: Callable[[Path], Iterable[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     arrow = require("pyarrow")
     try:
         rows = (row for batch in batches(path) for row in _dicts(path, batch))

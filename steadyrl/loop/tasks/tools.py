@@ -61,14 +61,14 @@ class Limits:
     """Of a result; 0 for no limit."""
 
 
-def make_tool(source: Any, method: bool = False, place: str = "a tool") -> Tool:
+def make_tool(source: Any, method: bool = False, location: str = "a tool") -> Tool:
     """Return a tool.
 
     Args:
         source: A function with type hints and a docstring, a JSON schema, with or without "function" around it, or a
             tool, which is returned as it is.
         method: Whether the function's first argument is the environment.
-        place: Where it is named, for an error.
+        location: Where it is named, for an error.
 
     Raises:
         ConfigError: It lacks what the policy has to know, or is neither.
@@ -78,9 +78,9 @@ def make_tool(source: Any, method: bool = False, place: str = "a tool") -> Tool:
     if isinstance(source, Mapping):
         return Tool(_checked_schema(source))
     if not callable(source) or inspect.isclass(source):
-        raise ConfigError(f"{place} is {source!r:.60}; expected a function, or a JSON schema")
+        raise ConfigError(f"{location} is {source!r:.60}; expected a function, or a JSON schema")
     name = getattr(source, "__name__", type(source).__name__)
-    description, documented = _documented(source)
+    description, documented = _parse_docstring(source)
     if not description:
         raise ConfigError(f"the tool '{name}' has no docstring; write what it does, for the policy reads it")
     fields: dict[str, Any] = {}
@@ -106,12 +106,8 @@ def make_tool(source: Any, method: bool = False, place: str = "a tool") -> Tool:
         ) from error
     schema.pop("additionalProperties", None)
     parameters = {"type": "object", "properties": {}, **schema}
-    return Tool(
-        {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}},
-        source,
-        reader,
-        method,
-    )
+    described_function = {"name": name, "description": description, "parameters": parameters}
+    return Tool({"type": "function", "function": described_function}, source, reader, method)
 
 
 def make_checked_tool(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
@@ -159,8 +155,7 @@ def _checked_schema(source: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "function", "function": inner}
 
 
-def _documented(function: Any) -> tuple[str, dict[str, str]]:
-    """Return what a docstring says of a function, and of its parameters."""
+def _parse_docstring(function: Any) -> tuple[str, dict[str, str]]:
     text = inspect.getdoc(function) or ""
     section = _SECTION.search(text)
     description = (text[: section.start()] if section else text).strip()
@@ -184,7 +179,7 @@ def _without_titles(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     return {
-        key: {name: _without_titles(part) for name, part in value.items()}
+        key: {name: _without_titles(inner) for name, inner in value.items()}
         if key in ("properties", "$defs")
         else _without_titles(value)
         for key, value in schema.items()
@@ -209,12 +204,12 @@ class Toolbox:
             environment reads it: where it answers calls, those that were refused are among the invalid ones.
         """
         requests = list(message.get("tool_calls", ()))
-        ends = [self._begun(request["function"]) for request in requests]
+        ends = [self._start(request["function"]) for request in requests]
         waiting = [i for i, end in enumerate(ends) if inspect.iscoroutine(end)]
         start = time.monotonic()
         coroutines = [end for end in ends if inspect.iscoroutine(end)]
         for i, value in zip(waiting, wait_for(coroutines, self._limits.seconds) if waiting else (), strict=True):
-            ends[i] = self._ended(value, time.monotonic() - start)
+            ends[i] = self._finished(value, time.monotonic() - start)
         messages: list[Message] = []
         calls: list[ToolCall] = []
         for request, end in zip(requests, ends, strict=True):
@@ -243,10 +238,10 @@ class Toolbox:
 
     def limited(self, text: str) -> str:
         """Return a result that is cut to the limit, with a note that says so."""
-        most = self._limits.characters
-        return f"{text[:most]}\n[cut: {most} of {len(text)} characters]" if 0 < most < len(text) else text
+        limit = self._limits.characters
+        return f"{text[:limit]}\n[cut: {limit} of {len(text)} characters]" if 0 < limit < len(text) else text
 
-    def _begun(self, function: Mapping[str, Any]) -> Any:
+    def _start(self, function: Mapping[str, Any]) -> Any:
         """Return what a call came to, a coroutine that is to be waited for, or None for the environment's to answer."""
         name = function["name"]
         self._count += 1
@@ -261,8 +256,8 @@ class Toolbox:
                 arguments = tool.arguments.validate_python(arguments)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "arguments"
-            return _failed("arguments", f"wrong arguments of {name}: {place}: {first['msg']}")
+            location = ".".join(map(str, first["loc"])) or "arguments"
+            return _failed("arguments", f"wrong arguments of {name}: {location}: {first['msg']}")
         if tool.function is None:
             return None
         positional = [self._environment] if tool.method else []
@@ -273,9 +268,9 @@ class Toolbox:
             value = within(self._limits.seconds, lambda: tool.function(*positional, **arguments))  # type: ignore[misc]
         except RAISED as error:  # a tool's failure is the policy's to read
             value = error
-        return self._ended(value, time.monotonic() - start)
+        return self._finished(value, time.monotonic() - start)
 
-    def _ended(self, value: Any, seconds: float) -> ToolCall:
+    def _finished(self, value: Any, seconds: float) -> ToolCall:
         if isinstance(value, BaseException):
             late = isinstance(value, TimeoutError) and 0 < self._limits.seconds <= seconds
             text = f"the call took longer than {self._limits.seconds:g} s" if late else exception_line(value)
@@ -292,8 +287,8 @@ def recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return dict(arguments)
 
 
-def _failed(end: CallEnd, why: str) -> ToolCall:
-    return ToolCall("", {}, f"{_ERROR}{why}", end)
+def _failed(end: CallEnd, reason: str) -> ToolCall:
+    return ToolCall("", {}, f"{_ERROR}{reason}", end)
 
 
 def result_text(value: Any) -> str:

@@ -20,7 +20,7 @@ from steadyrl.core.words import counted
 from steadyrl.doctor.causes import as_record, tree
 from steadyrl.doctor.examine import Diagnosis, examine
 from steadyrl.doctor.names.identify import identify
-from steadyrl.doctor.readers.own import read as read_log
+from steadyrl.doctor.readers.rundir import read as read_log
 from steadyrl.show.page import html, markdown, markup, records
 from steadyrl.show.report import figures
 from steadyrl.show.report import rows as views

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from steadyrl.core.errors import AccessError, RunError, SteadyError
 from steadyrl.core.rundir import read_json, write_json
-from steadyrl.doctor.readers.own import is_run_folder
+from steadyrl.doctor.readers.rundir import is_run_folder
 from steadyrl.doctor.readers.search import KEPT, KEPT_BY_TRACKERS, PASSED_OVER
 from steadyrl.doctor.readers.sniff import Kind, sources
 

@@ -222,7 +222,7 @@ def test_a_text_beyond_the_models_positions_is_refused(backends, family):
 @pytest.mark.parametrize("way", ["ours", "transformers"])
 def test_sampling_stops_at_the_first_of_several_ends(backends, way):
     backend = backends["llama"]
-    parts = replace(backend.parts, ours=way == "ours")
+    parts = replace(backend.split, ours=way == "ours")
     prompts, plain = prompts_of(backend), Sampling(max_new_tokens=24, temperature=1.5)
     for ends in ((1,), (1, 9, 20)):
         drawn = sample(parts, prompts, plain, range(6), ends, 0)
@@ -619,7 +619,7 @@ def test_gradient_checkpointing_changes_no_result(tiny_models, monkeypatch, fami
     if way == "transformers":
         monkeypatch.setattr("steadyrl.backends.torch.backend.through_ours", lambda model, parts: parts)
     plain, frugal = opened(tiny_models[family]), opened(tiny_models[family], "backend.args.gradient_checkpointing=true")
-    assert frugal.parts.ours == (way == "ours")
+    assert frugal.split.ours == (way == "ours")
     batch = scored_batch(plain, NARROW)
     calls = []
     inner = next(m for name, m in frugal.model.named_modules() if name.endswith(("q_proj", "c_attn")))

@@ -268,7 +268,7 @@ def test_packing_long_rows_takes_memory_in_proportion_to_their_tokens():
     packed = pack(batch, torch.device("cpu"))
     tensors = [
         packed.ids,
-        packed.places,
+        packed.positions,
         packed.chosen,
         packed.prompts[0].back,
         packed.prompts[0].lay,
@@ -361,7 +361,7 @@ def test_a_model_whose_steps_cannot_be_captured_is_decoded_without_a_graph(monke
     graph = GraphDecoder(decoder)
     for tokens in (ids[:, -1], ids[:, -2]):
         torch.testing.assert_close(graph.step(tokens, cache), decoder.step(tokens, plain))
-    assert (cache.used, cache.places.tolist()) == (plain.used, plain.places.tolist())
+    assert (cache.used, cache.positions.tolist()) == (plain.used, plain.positions.tolist())
 
 
 def test_modules_that_read_one_input_are_found_and_joined():

@@ -64,7 +64,7 @@ def clock_of(costs, monkeypatch):
 def test_kernels_that_do_not_run_are_tried_once_on_each_gpu_and_never_on_a_cpu(caplog):
     tried = []
 
-    @device.of_triton
+    @device.optional_kernels
     def kernels(gpu):
         tried.append(str(gpu))
         if gpu.index == 0:

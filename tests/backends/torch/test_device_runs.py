@@ -204,7 +204,7 @@ def test_offloaded_activations_leave_the_device_and_change_no_number(opened):
             norms.append(step(backend, batch)["grad_norm"])
     assert norms[0] == norms[1]
     # The input of each layer; ids and places of the embedding and of the last choice go as well.
-    assert growth[0] - growth[1] >= size * len(backend.parts.body.layers)
+    assert growth[0] - growth[1] >= size * len(backend.split.body.layers)
 
 
 @pytest.mark.parametrize("adapter", [pytest.param((), marks=pytest.mark.weekly), (ADAPTER,)])

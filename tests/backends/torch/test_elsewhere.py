@@ -323,7 +323,7 @@ DRAWN = {
     "draw.tokens.take": 6,  # what truncation left: three for every look, of 8 tokens
     "draw.tokens._stop": 2,  # tokens in which stop strings are looked for: one for every look
 }
-SCORED = {"backend._measure_parts": 1}
+SCORED = {"backend._measure_micro_batches": 1}
 UPDATED = {"masters.numbers_of": 1, "backend.step": 1, "masters.products_with_momentum": 1}  # losses, norm, cosine
 
 

@@ -10,7 +10,7 @@ from tests import needs
 torch = needs.package("torch")
 transformers = needs.package("transformers")
 
-from steadyrl.backends.torch.draw.batch import _moves  # noqa: E402
+from steadyrl.backends.torch.draw.batch import _turnover  # noqa: E402
 from steadyrl.backends.torch.draw.decoder import Decoder  # noqa: E402
 from steadyrl.backends.torch.draw.graph import Captured, StepState  # noqa: E402
 from steadyrl.backends.torch.draw.sampler import sample  # noqa: E402
@@ -107,7 +107,7 @@ def test_a_prompt_that_enters_a_running_cache_equals_a_plain_forward_of_it(name,
                 text.append(token)
             logits = state.step(decoder, tokens, cache) if captured else decoder.step(tokens, cache)
             if captured:  # as GraphDecoder does
-                cache.used, cache.places = cache.used + 1, cache.places + 1
+                cache.used, cache.positions = cache.used + 1, cache.positions + 1
         for text, found in zip(texts, logits, strict=True):
             assert (found.log_softmax(-1) - alone(model, text)[-1]).abs().max().item() <= NATS
 
@@ -150,7 +150,7 @@ def test_samples_of_one_prompt_enter_together_and_the_longest_of_those_that_wait
 def moves(over, full, waits):
     waiting = Waiting([np.array([n], np.int32) for n in range(waits)], [None] * waits, 0, torch.device("cpu"))
     marks = [np.array([c == "x" for c in rows]) for rows in (over, full)]
-    return [places.tolist() for places in _moves(*marks, waiting, "cuda")]
+    return [places.tolist() for places in _turnover(*marks, waiting, "cuda")]
 
 
 def test_rows_that_are_full_leave_at_once_and_others_when_enough_have_ended():
@@ -178,7 +178,7 @@ def test_on_a_device_prompts_enter_without_another_graph(tiny_models, monkeypatc
     def drawn(device):
         backend = opened(tiny_models["llama"], f"backend.device={device}", "backend.args.generate_rows=8",
                          "backend.precision=fp32")  # fmt: skip
-        backend.tokenizer.end_ids = tuple(range(0, backend.parts.head.out_features, 8))
+        backend.tokenizer.end_ids = tuple(range(0, backend.split.head.out_features, 8))
         return backend.generate(prompts_of(backend) * 4, sampling, range(24))
 
     expected = drawn("cpu")

@@ -38,7 +38,7 @@ def test_a_row_that_goes_on_from_what_was_read_equals_a_plain_forward_of_the_who
     _, cache = decoder.prefill(ids, visible)
     decoder.step(torch.tensor([20, 21, 22, 23]), cache)
     texts = [[*ids[i, visible[i]].tolist(), 20 + i] for i in range(4)]
-    known = [cache.row(0, len(texts[0])), cache.row(1, len(texts[1]) - 1), None, cache.row(3, len(texts[3]))]
+    known = [cache.prefix(0, len(texts[0])), cache.prefix(1, len(texts[1]) - 1), None, cache.prefix(3, len(texts[3]))]
     news = [[30, 31, 32], [21, 33], [*texts[2], 34], [35]]
     texts[1].pop()
     texts[2].clear()
@@ -70,7 +70,7 @@ def test_a_row_of_a_prompt_that_others_continue_too_is_the_prompt_and_its_own_to
     assert cache.prompts is not None
     for row, owner in enumerate([2, 0, 0, 3, 0]):
         text = [*ids[owner, visible[owner]].tolist(), 20 + row]
-        found = cache.row(row, len(text))
+        found = cache.prefix(row, len(text))
         assert len(found) == len(text) and found.keys[0].shape[1] == len(text)
         logits, _ = decoder.prefill(torch.tensor([[40]]), torch.tensor([[True]]), [found])
         assert (logits[0].log_softmax(-1) - alone(model, [*text, 40])[-1]).abs().max().item() <= NATS
@@ -88,7 +88,7 @@ def number(known):
 
 
 def test_a_prompt_goes_on_from_the_longest_sequence_that_it_begins_with():
-    prefixes, cache = Prefixes(most=9), cache_of(*[5] * 6)
+    prefixes, cache = Prefixes(limit=9), cache_of(*[5] * 6)
     rows = ([1, 2], [1, 2, 3], [1, 2, 3, 9, 9], [256, 2], [7], [1])
     for place, ids in enumerate(rows):
         prefixes.keep(np.array(ids), cache, place)
@@ -100,14 +100,14 @@ def test_a_prompt_goes_on_from_the_longest_sequence_that_it_begins_with():
 
 
 def test_no_more_sequences_are_kept_than_may_be():
-    prefixes, cache = Prefixes(most=1), cache_of(2, 2)
+    prefixes, cache = Prefixes(limit=1), cache_of(2, 2)
     prefixes.keep(np.array([1]), cache, 0)
     prefixes.keep(np.array([2]), cache, 1)
     assert [number(one) for one in prefixes.hand_over([np.array([i, 3]) for i in (1, 2)])] == [0, None]
 
 
 def test_where_turns_do_not_come_together_a_prompt_goes_on_from_an_older_call():
-    prefixes, cache = Prefixes(most=2, together=False), cache_of(2, 2, 2)
+    prefixes, cache = Prefixes(limit=2, together=False), cache_of(2, 2, 2)
     prefixes.keep(np.array([1]), cache, 0)
     prefixes.keep(np.array([2]), cache, 1)
     assert [number(one) for one in prefixes.hand_over([np.array([2, 5])])] == [1]

@@ -69,7 +69,7 @@ def test_an_update_from_the_pass_of_the_scores_is_that_of_a_pass_of_its_own(tiny
 def test_the_policy_reads_the_rows_of_a_single_update_once(tiny_models, rank, overrides, passes):
     backend = opened(tiny_models["llama"], f"model.lora_rank={rank}", *overrides)
     batch, graphs = drawn(backend), []
-    backend.parts.body.embed_tokens.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
+    backend.split.body.embed_tokens.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
     trained(backend, batch)
     of_adapter = [False] if rank else []  # without a copy the reference is read by the same modules
     assert sorted(graphs) == [*of_adapter, *passes]
@@ -78,7 +78,7 @@ def test_the_policy_reads_the_rows_of_a_single_update_once(tiny_models, rank, ov
 def test_rows_that_need_several_passes_are_read_for_the_update_again(tiny_models):
     backend = opened(tiny_models["llama"], "backend.args.micro_batch_tokens=64")
     batch, graphs = drawn(backend), []
-    backend.parts.body.embed_tokens.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
+    backend.split.body.embed_tokens.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
     trained(backend, batch)
     assert graphs.count(True) == graphs.count(False) > 1
 

@@ -184,7 +184,7 @@ def test_weights_that_are_not_taken_over_end_the_run(vllm, opened, monkeypatch):
             with torch.no_grad():
                 for weight in backend.model.parameters():
                     weight.mul_(1.2)
-            backend._changed()
+            backend._weights_changed()
             drawn(backend)
 
 

@@ -42,7 +42,7 @@ def moved(backend, rate):
     with torch.no_grad():
         for parameter in backend.model.parameters():
             parameter += rate * torch.randn(parameter.shape, generator=generator)
-    backend._changed()
+    backend._weights_changed()
 
 
 def asked(server, path="/v1/completions"):

@@ -7,7 +7,7 @@ from steadyrl.core.counting.count import heard_by, tell
 from steadyrl.core.errors import RunError
 from steadyrl.core.types import Problem
 from steadyrl.loop import launch
-from steadyrl.loop.rewards.combine import written
+from steadyrl.loop.rewards.combine import text_rollout
 from steadyrl.loop.rewards.functions import per_rollout
 
 
@@ -31,7 +31,7 @@ def test_a_reward_counts_what_it_scored():
     heard = []
     reward = per_rollout("odd", lambda problem, rollout: {"": None}.get(rollout.text, 1.0))
     with heard_by(lambda *count: heard.append(count)):
-        reward([(Problem("p", "?"), written(Problem("p", "?"), text)) for text in ("a", "", "b")])
+        reward([(Problem("p", "?"), text_rollout(Problem("p", "?"), text)) for text in ("a", "", "b")])
     assert heard == [("rollouts scored by odd", done, 3) for done in (1, 2, 3)]
 
 

@@ -27,6 +27,14 @@ def points(log, name):
     return dict(zip(column.steps.tolist(), column.values.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("first", [{"kind": "hparams", "beta": 0.5}, {"run": "a", "hparams": {"beta": 0.5}}])
+def test_a_first_row_of_settings_is_no_row_of_metrics(tmp_path, first):
+    rows = [first, *({"step": i, "reward": i / 4} for i in (3, 4, 5))]
+    log = log_of(tmp_path, "\n".join(map(json.dumps, rows)), "log.jsonl")
+    assert log.settings["beta"] == 0.5
+    assert points(log, "reward") == {3: 0.75, 4: 1.0, 5: 1.25} and "beta" not in log.columns
+
+
 def test_json_lines_give_one_column_per_number(tmp_path):
     log = log_of(tmp_path, '{"step": 1, "loss": 0.5, "kl": 2}\n{"step": 2, "loss": 0.25}\n{"step": 4, "loss": 1}\n')
     assert log.format == "jsonl"

@@ -251,11 +251,11 @@ def test_answers_known_to_be_good_are_good_on_both_corpora(stdlib_cache, monkeyp
 
 
 def test_judgements_are_kept_within_bounds(beir, monkeypatch):
-    monkeypatch.setattr("steadyrl.environments.search.task._JUDGED_ENTRIES", 3)
+    monkeypatch.setattr("steadyrl.environments.search.task._CACHE_SIZE", 3)
     task = beir()
     found = answered(task, "cats", "red", "dogs", "purr", "cats")
     assert found[0].parts["retrieval"] == found[-1].parts["retrieval"] == 1.0
-    assert task._judged.cache_info().currsize == 3
+    assert task._cached_score.cache_info().currsize == 3
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_word_helps_if_leaving_it_out_makes_what_is_found_worse(index, query, 
     ],
 )
 def test_rewards_are_paid_for_the_share_of_the_words_that_help(index, query, worth, joint):
-    parts = weighed(index, query).parts()
+    parts = weighed(index, query).metrics()
     assert (parts["worth"], parts["joint"]) == (pytest.approx(worth), pytest.approx(joint))
 
 
@@ -79,7 +79,7 @@ def test_rewards_are_paid_for_the_share_of_the_words_that_help(index, query, wor
     ],
 )
 def test_forms_are_marked(index, query, dead_part, repeated_word, no_operator, two_help):
-    parts = weighed(index, query).parts()
+    parts = weighed(index, query).metrics()
     marks = ("dead_part", "repeated_word", "no_operator", "two_help")
     assert tuple(parts[mark] for mark in marks) == (dead_part, repeated_word, no_operator, two_help)
 
@@ -101,5 +101,5 @@ def test_a_core_cannot_be_made_shorter(index):
 
 
 def test_a_malformed_query_has_every_mark_and_all_are_zero(index):
-    assert set(weighed(index, "cats").parts()) == set(MALFORMED)
+    assert set(weighed(index, "cats").metrics()) == set(MALFORMED)
     assert set(MALFORMED.values()) == {0.0}

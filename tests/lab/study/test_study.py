@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from steadyrl.cli.study import _Shown, app
+from steadyrl.cli.study import _Display, app
 from steadyrl.core import config as configs
 from steadyrl.core.errors import ConfigError, RunError
 from steadyrl.core.metrics import repeatable
@@ -423,15 +423,15 @@ def test_the_time_left_is_said_once_a_twentieth_of_the_steps_is_made(file, monke
     every = jobs(read_study(file()))  # four runs of 16 steps
     now = [0.0]
     monkeypatch.setattr("steadyrl.cli.study.time.monotonic", lambda: now[0])
-    with _Shown() as shown:
+    with _Display() as shown:
         shown.begin(every, every)
         shown.event((every[0].key, "begin", (0, 16)))
         now[0] = 60.0  # it loads for a minute
         for step in range(1, 4):
             shown.event((every[0].key, "step", step))
-            assert shown._left() == ""
+            assert shown._time_left() == ""
         shown.event((every[0].key, "step", 4))
-        assert shown._left() == "; about 15 min left"  # 60 steps at 15 s
+        assert shown._time_left() == "; about 15 min left"  # 60 steps at 15 s
 
 
 def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
@@ -442,13 +442,13 @@ def test_the_steps_of_epochs_are_learned_from_the_first_run_that_begins(file):
     )
     smaller = configs.resolve(configs.dump(others[0].config), ["rollout.prompts_per_step=5"])
     others[0] = replace(others[0], config=smaller)
-    with _Shown() as shown:
+    with _Display() as shown:
         shown.begin([first, *others], [first, *others])
         shown.event((first.key, "begin", (0, 60)))  # of its prompts_per_step
         problems = 30 * first.config.rollout.prompts_per_step
-        assert [shown._total[job.key] for job in others] == [-(-2 * problems // 5), 60, 60]
+        assert [shown._total_steps[job.key] for job in others] == [-(-2 * problems // 5), 60, 60]
         shown.event((others[1].key, "begin", (0, 61)))
-        assert shown._total[others[1].key] == 61
+        assert shown._total_steps[others[1].key] == 61
 
 
 @pytest.mark.pictures

@@ -66,7 +66,7 @@ def test_settling_ends_at_the_aim_where_the_kl_follows_the_square_of_the_rate():
 def test_a_reward_that_rises_is_worth_longer_steps_and_a_schedule_shortens_both():
     assert BAND.aim(rising=False) == pytest.approx(0.04)
     assert BAND.aim(rising=True) == pytest.approx(0.08)  # 0.01 to 0.16: doubled three times of four
-    assert BAND.at(0.25, 1.0).aim(rising=True) == pytest.approx(0.01)
+    assert BAND.at_rate_share(0.25, 1.0).aim(rising=True) == pytest.approx(0.01)
 
 
 def test_only_a_rise_that_stands_out_from_the_noise_is_one():
@@ -85,8 +85,8 @@ def test_only_a_rise_that_stands_out_from_the_noise_is_one():
 
 
 def test_a_quarter_of_the_rate_has_an_eighth_of_the_band_and_a_multiplier_its_square():
-    assert BAND.at(0.25, 1.0) == Band(0.00125, 0.02)
-    assert BAND.at(1.0, 0.5) == Band(0.0025, 0.04)
+    assert BAND.at_rate_share(0.25, 1.0) == Band(0.00125, 0.02)
+    assert BAND.at_rate_share(1.0, 0.5) == Band(0.0025, 0.04)
 
 
 def test_the_scale_stays_within_a_million_and_three_times_what_was_found():

@@ -91,7 +91,7 @@ def test_an_unscored_draw_leaves_what_was_known():
 
 
 def test_what_was_not_drawn_for_longest_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KNOWN", 3)
+    monkeypatch.setattr(module, "MAX_REMEMBERED", 3)
     memory = Memory()
     for step, name in enumerate("abacd"):
         memory = record_outcomes(memory, [group(name, 1.0)], step, decay=0.5)

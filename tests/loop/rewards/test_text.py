@@ -4,7 +4,7 @@ import pytest
 
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.types import Problem
-from steadyrl.loop.rewards.combine import make_terms, require_columns, written
+from steadyrl.loop.rewards.combine import make_terms, require_columns, text_rollout
 from steadyrl.loop.rewards.functions import from_text
 
 PROBLEM = Problem("1", "two and two", {"answer": "4", "level": 3})
@@ -22,7 +22,7 @@ PROBLEM = Problem("1", "two and two", {"answer": "4", "level": 3})
     ],
 )
 def test_parameters_are_filled_by_their_names(function, value):
-    assert from_text(function)(PROBLEM, written(PROBLEM, "a 4")) == value
+    assert from_text(function)(PROBLEM, text_rollout(PROBLEM, "a 4")) == value
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from steadyrl.backends.toy import ToyBackend
 from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import PromptLimit
 from steadyrl.core.types import Problem, Sampling
+from steadyrl.loop.rewards.combine import score_texts
 from steadyrl.loop.rollout.prompts import fit_prompts, fit_splits, limit_of
 
 
@@ -116,3 +117,20 @@ def test_a_run_records_what_was_dropped_and_trains_on_the_rest(toy, tmp_path):
     assert session.config.run.steps == -(-2 * len(session.problems) // 4)
     with pytest.raises(DataError, match=r"all 16 training prompts are too long; raise task.args.prompt_tokens"):
         toy("task.args.prompt_tokens=1", "task.args.long_prompts=drop")
+
+
+def test_rewards_are_told_the_length_of_a_run_without_the_prompts_that_were_dropped(toy, tmp_path, monkeypatch):
+    """TRL's max_steps: three epochs of what is left, two problems a step, one update each."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "told_the_length.py").write_text(
+        "def told(completions, trainer_state, **kwargs):\n"
+        "    return [float(trainer_state.max_steps)] * len(completions)\n"
+    )
+    (tmp_path / "lengths.jsonl").write_text("".join(f'{{"prompt": "{"b" * n}"}}\n' for n in range(1, 31)))
+    session = toy(
+        f"task.args.path={tmp_path / 'lengths.jsonl'}", "task.args.prompt_tokens=18", "task.args.long_prompts=drop",
+        "run.epochs=3", "rollout.prompts_per_step=2", "update.epochs=1", "update.minibatches=1",
+        reward="told_the_length:told",
+    )  # fmt: skip
+    (rollout,) = score_texts([(session.problems[0], "b")], session.terms)
+    assert rollout.reward == -(-3 * len(session.problems) // 2) == session.config.run.steps

@@ -7,7 +7,7 @@ from steadyrl.core.metrics import repeatable
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop.checkpoint import State
 from steadyrl.loop.rollout import records
-from steadyrl.loop.rollout.records import ROLLOUTS, TokenLook, pieces
+from steadyrl.loop.rollout.records import ROLLOUTS, TokenLook, token_texts
 from steadyrl.loop.train import one_step, train
 from tests import needs
 
@@ -88,7 +88,7 @@ class Bytes:
 
 def test_a_character_of_several_tokens_stands_at_its_last_one():
     ids = np.frombuffer("aé€😀b".encode(), np.uint8)
-    assert pieces(Bytes(), ids) == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
+    assert token_texts(Bytes(), ids) == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
 
 
 def test_pieces_of_a_real_tokenizer_are_the_text(tiny_models):
@@ -101,4 +101,4 @@ def test_pieces_of_a_real_tokenizer_are_the_text(tiny_models):
 
     text = "the red cat sees a small dog, not green."
     ids = np.array(hf(text)["input_ids"], np.int32)
-    assert "".join(pieces(Real(), ids)) == text
+    assert "".join(token_texts(Real(), ids)) == text

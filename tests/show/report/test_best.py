@@ -11,7 +11,7 @@ from steadyrl.core.errors import ConfigError, DataError, RunError
 from steadyrl.core.rundir import RunDir
 from steadyrl.loop import checkpoint, launch
 from steadyrl.loop.checkpoint import Best, State
-from steadyrl.loop.evaluate import follow_best, held_out_score, out_of_patience, require_metric, said_of_best
+from steadyrl.loop.evaluate import best_message, follow_best, held_out_score, out_of_patience, require_metric
 from steadyrl.loop.train import Watch, train
 
 # Nothing is learned, so that every evaluation has the same score: the first one stays the best.
@@ -75,11 +75,11 @@ def test_patience_counts_evaluations_in_a_row():
 def test_what_is_said_of_a_best_and_of_an_end():
     state = State(step=8)
     found = follow_best(state, records(0.0, 1.0), "sampled")
-    assert said_of_best(state, found, 2).startswith("held-out score 0.500 [")
+    assert best_message(state, found, 2).startswith("held-out score 0.500 [")
     state.step = 16
-    assert said_of_best(state, follow_best(state, records(0.0), "sampled"), 2) == ""
+    assert best_message(state, follow_best(state, records(0.0), "sampled"), 2) == ""
     state.step = 24
-    assert said_of_best(state, follow_best(state, records(0.0), "sampled"), 2) == (
+    assert best_message(state, follow_best(state, records(0.0), "sampled"), 2) == (
         "stopping early after 24 steps: 2 evaluations in a row without a better score than 0.500 after 8 steps "
         "(evaluate.patience)"
     )

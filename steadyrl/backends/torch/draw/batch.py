@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.device import to_device
 from steadyrl.backends.torch.draw.cache import Cache
 from steadyrl.backends.torch.draw.tokens import Tokens
 from steadyrl.backends.torch.draw.waiting import Read, Waiting
@@ -24,7 +24,7 @@ LOOK_EVERY = {"cpu": 1, "cuda": 8}
 
 # From logits [B, V] and uniform numbers [B]: tokens [B], their log-probs [B], and what they were drawn from [B, V].
 Choose = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-# The places in a cache of rows that leave it, the numbers of their prompts, and the cache.
+# The rows of a cache that are given up, the numbers of their prompts, and the cache.
 Leave = Callable[[Sequence[int], Sequence[int], Any], None]
 
 
@@ -40,10 +40,10 @@ class Rows:
 
     Attributes:
         numbers: [B], the prompt of each row.
-        born: [B], the step at which each row began.
+        start_steps: [B], the step at which each row began.
         prompts: [B] int64 on the device, as ``numbers``.
         ages: [B] int64 on the device, how many tokens were drawn for each.
-        going: [B] bool on the device, False for rows that have ended.
+        active: [B] bool on the device, False for rows that have ended.
         cache: Keys and values of what was read.
         logits: [B, V], of the next tokens.
     """
@@ -53,9 +53,9 @@ class Rows:
         numbers, self.logits, self.cache, owner = waiting.read(count, read)
         if owner is not None:
             self.cache.spread(owner)
-        self.numbers, self.born = np.array(numbers), np.zeros(count, np.int64)
-        self.prompts = sent(self.numbers, self.logits.device)
-        self.ages, self.going = torch.zeros_like(self.prompts), torch.ones_like(self.prompts, dtype=torch.bool)
+        self.numbers, self.start_steps = np.array(numbers), np.zeros(count, np.int64)
+        self.prompts = to_device(self.numbers, self.logits.device)
+        self.ages, self.active = torch.zeros_like(self.prompts), torch.ones_like(self.prompts, dtype=torch.bool)
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append tokens [B]."""
@@ -64,22 +64,22 @@ class Rows:
         self.logits = self._engine.step(tokens, self.cache)
 
     def keep(self, remaining: np.ndarray) -> None:
-        """Keep the rows of some places."""
-        places = sent(remaining, self.prompts.device)
-        self.cache.take(places)
-        self.numbers, self.born = self.numbers[remaining], self.born[remaining]
-        self.prompts, self.ages, self.going = self.prompts[places], self.ages[places], self.going[places]
+        """Keep these rows, in this order."""
+        rows = to_device(remaining, self.prompts.device)
+        self.cache.take(rows)
+        self.numbers, self.start_steps = self.numbers[remaining], self.start_steps[remaining]
+        self.prompts, self.ages, self.active = self.prompts[rows], self.ages[rows], self.active[rows]
 
     def enter(self, free: np.ndarray, step: int, read: Read) -> None:
-        """Let the next prompts begin at a step, in some places."""
+        """Let the next prompts begin at a step, in the place of rows that have ended."""
         numbers, logits, cache, owner = self._waiting.read(len(free), read)
-        places = sent(free, self.prompts.device)
-        owner = torch.arange(len(free), device=places.device) if owner is None else owner
-        self.cache.enter(places, cache, owner, self._waiting.columns)
-        self.numbers[free], self.born[free] = numbers, step
-        self.prompts = self.prompts.index_copy(0, places, sent(self.numbers[free], places.device))
-        self.ages, self.going = self.ages.index_fill(0, places, 0), self.going.index_fill(0, places, True)
-        self.logits = logits if len(free) == len(self.numbers) else self.logits.index_copy(0, places, logits)
+        rows = to_device(free, self.prompts.device)
+        owner = torch.arange(len(free), device=rows.device) if owner is None else owner
+        self.cache.enter(rows, cache, owner, self._waiting.columns)
+        self.numbers[free], self.start_steps[free] = numbers, step
+        self.prompts = self.prompts.index_copy(0, rows, to_device(self.numbers[free], rows.device))
+        self.ages, self.active = self.ages.index_fill(0, rows, 0), self.active.index_fill(0, rows, True)
+        self.logits = logits if len(free) == len(self.numbers) else self.logits.index_copy(0, rows, logits)
 
 
 def decode(rows: Rows, tokens: Tokens, waiting: Waiting, choose: Choose, read: Read | None, leave: Leave) -> None:
@@ -93,52 +93,53 @@ def decode(rows: Rows, tokens: Tokens, waiting: Waiting, choose: Choose, read: R
         read: Reads prompts that enter.
         leave: Is called before rows leave the cache.
     """
-    kind, most, total = rows.prompts.device.type, tokens.sampling.max_new_tokens, len(rows.numbers) + len(waiting)
+    kind, max_tokens, total = rows.prompts.device.type, tokens.sampling.max_new_tokens, len(rows.numbers) + len(waiting)
     look_every = LOOK_EVERY.get(kind, 1)
-    step = looked = 0
+    step = last_look = 0
     while True:
         choice = choose(rows.logits, tokens.uniforms[rows.prompts, rows.ages])
-        tokens.add(rows.prompts, rows.ages, rows.going, choice)
+        tokens.add(rows.prompts, rows.ages, rows.active, choice)
         step, rows.ages = step + 1, rows.ages + 1
-        ids, full, entering = choice[0], step - rows.born == most, np.zeros(0, np.int64)
+        ids, full, entering = choice[0], step - rows.start_steps == max_tokens, np.zeros(0, np.int64)
         look = full.any() or step % look_every == 0
         if look:
-            tokens.look(rows.prompts, rows.ages, step - looked)
-            looked = step
-        rows.going = ~tokens.ended[rows.prompts]
+            tokens.look(rows.prompts, rows.ages, step - last_look)
+            last_look = step
+        rows.active = ~tokens.ended[rows.prompts]
         if look:
-            over = full if full.all() else full | ~rows.going.cpu().numpy()
-            tell("completions", total - len(waiting) - int((~over).sum()), total)
-        if look and over.any():
-            entering, leaving = _moves(over, full, waiting, kind)
+            ended = full if full.all() else full | ~rows.active.cpu().numpy()
+            tell("completions", total - len(waiting) - int((~ended).sum()), total)
+        if look and ended.any():
+            entering, leaving = _turnover(ended, full, waiting, kind)
             if (leavers := np.concatenate([entering, leaving])).size:
                 leave(leavers.tolist(), rows.numbers[leavers].tolist(), rows.cache)
-            if len(leaving) == len(over):
+            if len(leaving) == len(ended):
                 return
             if leaving.size:
-                remaining = np.setdiff1d(np.arange(len(over)), leaving)
+                remaining = np.setdiff1d(np.arange(len(ended)), leaving)
                 rows.keep(remaining)
-                ids, entering = ids[sent(remaining, ids.device)], np.searchsorted(remaining, entering)
+                ids, entering = ids[to_device(remaining, ids.device)], np.searchsorted(remaining, entering)
+        # Prompts enter behind the step, for their first tokens are not drawn yet; where all rows are new, it is spared.
         if len(entering) < len(rows.numbers):
             rows.step(ids)
         if entering.size and read is not None:
             rows.enter(entering, step, read)
 
 
-def _moves(over: np.ndarray, full: np.ndarray, waiting: Waiting, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def _turnover(ended: np.ndarray, full: np.ndarray, waiting: Waiting, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the places that prompts enter, in their order, and those that are given up.
 
     Args:
-        over: [B] bool, the rows that have ended.
+        ended: [B] bool, the rows that have ended.
         full: [B] bool, those that may not have another token; they do not stay.
         waiting: The prompts that may enter.
         kind: Of the device.
     """
-    free = np.argsort(-(over + 1 * full), kind="stable")[: over.sum()]  # those that are full come first
-    count, rows = 0, len(over)
+    free = np.argsort(-(ended + 1 * full), kind="stable")[: ended.sum()]  # those that are full come first
+    count, rows = 0, len(ended)
     if free.size and (free.size >= ENTER_SHARE.get(kind, 0.1) * rows or full.any()):
         count = waiting.fitting(len(free), rows)
     entering, ended_rows = np.sort(free[:count]), free[count:]
     enough = len(waiting) == count and ended_rows.size >= LEAVE_SHARE.get(kind, 0.1) * rows
-    give_up = full[ended_rows].any() or enough or over.all()
+    give_up = full[ended_rows].any() or enough or ended.all()
     return entering, ended_rows if give_up else ended_rows[:0]

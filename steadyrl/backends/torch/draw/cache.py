@@ -14,7 +14,7 @@ DEAD = 0.25  # share of the filled columns from which on those that no row sees 
 
 
 @dataclass(frozen=True)
-class Known:
+class Prefix:
     """Keys and values of one sequence."""
 
     keys: Layers  # [kv_heads, N, head_dim] each
@@ -33,7 +33,7 @@ class Cache:
     """[B, S] bool, False on padding; None where no row has any."""
     used: int
     """Columns that are filled."""
-    places: torch.Tensor
+    positions: torch.Tensor
     """[B] position of each row's next token."""
     length: int
     """S."""
@@ -53,7 +53,7 @@ class Cache:
         """Return the positions of columns, [B, S] or [1, S] int64; where nothing is visible they say nothing."""
         if self.visible is not None:
             return (self.visible.cumsum(1) - 1).clamp(min=0)
-        return torch.arange(self.length, device=self.places.device)[None]
+        return torch.arange(self.length, device=self.positions.device)[None]
 
     def spread(self, owner: torch.Tensor) -> None:
         """Continue prompt ``owner[b]`` in row b; a prompt may be continued many times.
@@ -66,22 +66,18 @@ class Cache:
             self.take(owner)
             return
         visible = None if self.visible is None else self.visible[:, :width]
-        keys, values = (_map_layers(x, lambda of: of[:, :, :width]) for x in (self.keys, self.values))
-        self.prompts = Prompts.of(keys, values, visible, owner)
+        keys, values = self._mapped(lambda x: x[:, :, :width])
+        self.prompts = Prompts.of_rows(keys, values, visible, owner)
         self.length -= width
-
-        def room(of: torch.Tensor) -> torch.Tensor:
-            return of.new_zeros(len(owner), of.shape[1], self.length, of.shape[3])
-
-        self.keys, self.values = _map_layers(self.keys, room), _map_layers(self.values, room)
-        self.visible, self.used, self.places = None, 0, self.places[owner]
+        self.keys, self.values = self._mapped(lambda x: x.new_zeros(len(owner), x.shape[1], self.length, x.shape[3]))
+        self.visible, self.used, self.positions = None, 0, self.positions[owner]
 
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows only; a row may be taken several times."""
         if self.prompts is not None:
             self.prompts = self.prompts.take(rows)
-        self.keys, self.values = (_map_layers(x, lambda of: of.index_select(0, rows)) for x in (self.keys, self.values))
-        self.places = self.places[rows]
+        self.keys, self.values = self._mapped(lambda x: x.index_select(0, rows))
+        self.positions = self.positions[rows]
         if self.visible is not None:
             self.visible = self.visible[rows]
 
@@ -96,20 +92,20 @@ class Cache:
         """
         width = 0 if self.prompts is not None else prompts.used
         if self.visible is None:
-            self.visible = self.places.new_ones(len(self.places), self.length, dtype=torch.bool)
+            self.visible = self.positions.new_ones(len(self.positions), self.length, dtype=torch.bool)
         self.visible[rows, : self.used] = False
         self.compact(max(least, width), DEAD)
         columns = slice(self.used - width, self.used)
         if self.prompts is not None:
             visible = None if prompts.visible is None else prompts.visible[:, : prompts.used]
-            keys, values = (_map_layers(x, lambda of: of[:, :, : prompts.used]) for x in (prompts.keys, prompts.values))
+            keys, values = prompts._mapped(lambda x: x[:, :, : prompts.used])
             self.prompts = self.prompts.joined(rows, keys, values, visible, owner)
         else:
             self.visible[rows, columns] = True if prompts.visible is None else prompts.visible[owner, :width]
             for ours, theirs in ((self.keys, prompts.keys), (self.values, prompts.values)):
-                for layer, of in theirs.items():
-                    ours[layer][rows, :, columns] = of[owner, :, :width]
-        self.places[rows] = prompts.places[owner]
+                for layer, x in theirs.items():
+                    ours[layer][rows, :, columns] = x[owner, :, :width]
+        self.positions[rows] = prompts.positions[owner]
         self.changes += 1
 
     def compact(self, least: int, share: float = 0.0) -> None:
@@ -121,41 +117,38 @@ class Cache:
         """
         if self.visible is None:  # all is seen
             return
-        filled = self.visible[:, : self.used].any(0).nonzero()
+        filled = self.visible[:, : self.used].any(0).nonzero()  # [n, 1], columns that some row sees
         end = max(0 if self.prompts is not None else least, self.used - int(filled[0]) if len(filled) else 0)
         unseen = self.used - end
         if unseen <= share * self.used:
             return
         self.visible = torch.cat([self.visible[:, unseen:], self.visible.new_ones(len(self.visible), unseen)], dim=1)
-        for of in (*self.keys.values(), *self.values.values()):
-            of[:, :, :end] = of[:, :, unseen : self.used].clone()
+        for x in (*self.keys.values(), *self.values.values()):
+            x[:, :, :end] = x[:, :, unseen : self.used].clone()
         self.used = end
         self.changes += 1
 
-    def row(self, row: int, length: int) -> Known:
+    def prefix(self, row: int, length: int) -> Prefix:
         """Return a copy of a row's first ``length`` tokens, without the holes of its padding."""
-        filled = torch.ones(self.used, dtype=torch.bool, device=self.places.device)
+        filled = torch.ones(self.used, dtype=torch.bool, device=self.positions.device)
         if self.visible is not None:
             filled = self.visible[row, : self.used]
-        own = filled.nonzero()[:, 0]
-        shared, ours = self.prompts, (self.keys, self.values)
+        columns = filled.nonzero()[:, 0]  # [N], of the row
+        keys, values = self._mapped(lambda x: x[row].index_select(1, columns)[:, :length])
+        shared = self.prompts
         if shared is None:
-            return Known(*(_map_layers(x, lambda of: of[row].index_select(1, own)[:, :length]) for x in ours))
+            return Prefix(keys, values)
         prompt = int(shared.owner[row])
-        before = torch.arange(shared.length, device=own.device)
+        prompt_columns = torch.arange(shared.length, device=columns.device)  # [P], of its prompt
         if shared.closed is not None:
-            before = (shared.closed[prompt, 0] == 0).nonzero()[:, 0]
+            prompt_columns = (shared.closed[prompt, 0] == 0).nonzero()[:, 0]
 
-        def joined(layer: int, of_prompts: Layers, of_rows: Layers) -> torch.Tensor:
-            begun = of_prompts[layer][prompt].index_select(1, before)
-            return torch.cat([begun, of_rows[layer][row].index_select(1, own)], dim=1)[:, :length]
+        def behind_prompt(prompts: Layers, rows: Layers) -> Layers:
+            begun = {layer: x[prompt].index_select(1, prompt_columns) for layer, x in prompts.items()}
+            return {layer: torch.cat([begun[layer], x], dim=1)[:, :length] for layer, x in rows.items()}
 
-        theirs = (shared.keys, shared.values)
-        keys, values = (
-            {layer: joined(layer, old, new) for layer in new} for old, new in zip(theirs, ours, strict=True)
-        )
-        return Known(keys, values)
+        return Prefix(behind_prompt(shared.keys, keys), behind_prompt(shared.values, values))
 
-
-def _map_layers(layers: Layers, change: Callable[[torch.Tensor], torch.Tensor]) -> dict[int, torch.Tensor]:
-    return {number: change(of) for number, of in layers.items()}
+    def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Layers, Layers]:
+        keys, values = ({layer: change(x) for layer, x in layers.items()} for layers in (self.keys, self.values))
+        return keys, values

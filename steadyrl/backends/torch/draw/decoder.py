@@ -8,9 +8,9 @@ from types import ModuleType
 import torch
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.device import of_triton
-from steadyrl.backends.torch.draw.cache import Cache, Known
-from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.device import optional_kernels
+from steadyrl.backends.torch.draw.cache import Cache, Prefix
+from steadyrl.backends.torch.load.model import SplitModel
 from steadyrl.backends.torch.read.attention import (
     CAUSAL,
     Rotation,
@@ -33,18 +33,18 @@ class Decoder:
         dtype: Of keys and values.
     """
 
-    def __init__(self, parts: Parts, rows: int, length: int, lower: torch.dtype | None = None):
-        weight = next(parts.body.parameters())
+    def __init__(self, split: SplitModel, rows: int, length: int, lower: torch.dtype | None = None):
+        weight = next(split.body.parameters())
         self.device, self.dtype = weight.device, lower or weight.dtype
-        self.body, self._length = parts.body, length
+        self.body, self._length = split.body, length
         self._kernels = kernels(self.device)
-        self._logits = decoding_head(parts.head, parts.scale, rows, products_on(self.device, lower))
+        self._logits = decoding_head(split.head, split.scale, rows, products_on(self.device, lower))
 
     def prefill(
         self,
         ids: torch.Tensor,
         visible: torch.Tensor,
-        prefixes: Sequence[Known | None] = (),
+        prefixes: Sequence[Prefix | None] = (),
         start: int = 0,
         room: int | None = None,
     ) -> tuple[torch.Tensor, Cache]:
@@ -63,9 +63,9 @@ class Decoder:
         rows, width = ids.shape
         before = max(start, 0, *(len(prefix) for prefix in prefixes if prefix is not None))
         length = self._length if room is None else before + width + room
-        cache_mask = torch.ones(rows, length, dtype=torch.bool, device=self.device)
+        cache_mask = torch.ones(rows, length, dtype=torch.bool, device=self.device)  # [B, S]
         cache_mask[:, :before], cache_mask[:, before : before + width] = False, visible
-        lengths = torch.zeros(rows, dtype=torch.long)
+        lengths = torch.zeros(rows, dtype=torch.long)  # [B], of the prefixes
         for row, prefix in enumerate(prefixes):
             if prefix is not None:
                 lengths[row] = len(prefix)
@@ -73,26 +73,26 @@ class Decoder:
         lengths = lengths.to(self.device)
         all_visible = bool(cache_mask.all())
         cache = Cache(None if all_visible else cache_mask, before, lengths + visible.sum(1), length)
-        places = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)
-        hidden = self._through(ids, places, cache, _Prefill(cache, places, self.dtype, prefixes))
+        positions = lengths[:, None] + (visible.cumsum(1) - 1).clamp(min=0)  # [B, P]
+        hidden = self._hidden_states(ids, positions, cache, _Prefill(cache, positions, self.dtype, prefixes))
         cache.used += width
         return self._logits(hidden[:, -1]), cache
 
     def step(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """Append tokens [B] int64, one column of the cache; return logits of the next, [B, V] float32."""
-        hidden = self._through(tokens[:, None], cache.places[:, None], cache, _Step(cache, self.dtype))
-        cache.places = cache.places + 1
+        hidden = self._hidden_states(tokens[:, None], cache.positions[:, None], cache, _Step(cache, self.dtype))
+        cache.positions = cache.positions + 1
         cache.used += 1
         return self._logits(hidden[:, -1])
 
     def step_at(
-        self, tokens: torch.Tensor, places: torch.Tensor, column: torch.Tensor, visible: torch.Tensor, cache: Cache
+        self, tokens: torch.Tensor, positions: torch.Tensor, column: torch.Tensor, visible: torch.Tensor, cache: Cache
     ) -> torch.Tensor:
         """Append one token to every row, with all that changes in tensors, so that a CUDA graph can hold the step.
 
         Args:
             tokens: [B] int64.
-            places: [B] int64, their positions.
+            positions: [B] int64, their positions.
             column: [1] int64, where the token goes in the cache.
             visible: [B, S] bool, this column included.
             cache: Its keys and values are written; nothing else is used or changed.
@@ -100,14 +100,14 @@ class Decoder:
         Returns:
             Logits of the next token [B, V] float32.
         """
-        view = _CapturedStep(cache, self.dtype, places, column, visible, self._kernels)
-        return self._logits(self._through(tokens[:, None], places[:, None], cache, view)[:, -1])
+        view = _CapturedStep(cache, self.dtype, positions, column, visible, self._kernels)
+        return self._logits(self._hidden_states(tokens[:, None], positions[:, None], cache, view)[:, -1])
 
-    def _through(self, ids: torch.Tensor, places: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
-        """Return hidden states [B, T, H]; the mask of ones says that padding is the view's to know."""
+    def _hidden_states(self, ids: torch.Tensor, positions: torch.Tensor, cache: Cache, view: View) -> torch.Tensor:
         with viewing(view):
+            # A mask of ones: padding is the view's to know.
             hidden: torch.Tensor = self.body(
-                input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids), use_cache=False
+                input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False
             ).last_hidden_state
         return hidden
 
@@ -122,24 +122,24 @@ class _Decoding(View):
 class _Prefill(_Decoding):
     """The first pass: the cache takes the shapes of what the layers give."""
 
-    def __init__(self, cache: Cache, places: torch.Tensor, dtype: torch.dtype, prefixes: Sequence[Known | None]):
+    def __init__(self, cache: Cache, positions: torch.Tensor, dtype: torch.dtype, prefixes: Sequence[Prefix | None]):
         super().__init__(cache, dtype)
-        self._places, self._prefixes = places, prefixes
+        self._positions, self._prefixes = positions, prefixes
         self._rotated: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._end = cache.used + places.shape[1]
+        self._end = cache.used + positions.shape[1]
 
     def mask(self, visibility: Visibility) -> torch.Tensor | None:
         """Return bool [B, 1, P, end]; None where all tokens see what stands before them, and nothing else is there."""
         cache = self._cache
-        causal = causal_within(visibility, cache.length, cache.places.device)
+        causal = causal_within(visibility, cache.length, cache.positions.device)
         cache.shares = cache.shares and causal
         if causal and cache.visible is None and cache.used == 0:
             return None
         columns = cache.columns()[:, : self._end]
-        mask = visible(visibility, self._places[:, :, None], columns[:, None])
+        mask = visible(visibility, self._positions[:, :, None], columns[:, None])  # [B, P, end]
         if cache.visible is not None:
             mask = mask & cache.visible[:, None, : self._end]
-        itself = torch.arange(self._end, device=columns.device)
+        itself = torch.arange(self._end, device=columns.device)  # [end]
         itself = itself[cache.used :, None] == itself  # padding sees itself, lest it become NaN
         return (mask | itself)[:, None]
 
@@ -154,7 +154,6 @@ class _Prefill(_Decoding):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """See View."""
         begin, cache = self._cache.used, self._cache
         rotated, self._rotated = self._rotated, None
         if rotated is not None and rotated[0] is q and rotated[1] is k:
@@ -178,14 +177,12 @@ class _Prefill(_Decoding):
 
 
 class _Step(_Decoding):
-    """One more token for every row."""
-
     def mask(self, visibility: Visibility) -> torch.Tensor | None:
         """Return [B, 1, 1, end]: 0 where something is seen, -inf elsewhere; None where all of it is."""
         cache, end = self._cache, self._cache.used + 1
         mask = None if cache.visible is None else cache.visible[:, :end]
-        if not causal_within(visibility, cache.length, cache.places.device):
-            near = visible(visibility, cache.places[:, None], cache.columns()[:, :end])
+        if not causal_within(visibility, cache.length, cache.positions.device):
+            near = visible(visibility, cache.positions[:, None], cache.columns()[:, :end])  # [B, end]
             mask = near if mask is None else mask & near
         return None if mask is None else closed(mask, self._dtype)[:, None, None]
 
@@ -193,7 +190,6 @@ class _Step(_Decoding):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """See View."""
         keys, values, end = self._cache.keys[layer], self._cache.values[layer], self._cache.used + 1
         keys[:, :, end - 1 : end], values[:, :, end - 1 : end] = k, v
         return self._attend_one(layer, q, keys[:, :, :end], values[:, :, :end], mask, scale)
@@ -204,7 +200,7 @@ class _Step(_Decoding):
     ) -> torch.Tensor:  # fmt: skip
         rows, kv_heads = keys.shape[:2]
         # The heads that share keys stand beside each other, as if they were positions.
-        q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)
+        q = q[:, :, 0].reshape(rows, kv_heads, -1, q.shape[-1]).to(keys.dtype)  # [B, kv_heads, R, D]
         if self._cache.prompts is not None:
             attended = self._cache.prompts.attend(layer, q, keys, values, mask, scale)
         else:
@@ -216,19 +212,19 @@ class _CapturedStep(_Step):
     """A step whose numbers are tensors: it sees all columns of the cache, by a mask."""
 
     def __init__(
-        self, cache: Cache, dtype: torch.dtype, places: torch.Tensor, column: torch.Tensor, visible: torch.Tensor,
-        of: ModuleType | None,
+        self, cache: Cache, dtype: torch.dtype, positions: torch.Tensor, column: torch.Tensor, visible: torch.Tensor,
+        attention_kernels: ModuleType | None,
     ):  # fmt: skip
         super().__init__(cache, dtype)
-        self._places, self._column, self._visible = places, column, visible
-        self._kernels = of if cache.prompts is None else None
+        self._positions, self._column, self._visible = positions, column, visible
+        self._kernels = attention_kernels if cache.prompts is None else None
         self._unrotated: tuple[torch.Tensor, ...] | None = None  # queries and keys, and their cosines and sines
 
     def mask(self, visibility: Visibility) -> torch.Tensor:
         """See ``_Step``, and nothing is asked of the device; where kernels attend, bool [B, S]."""
         mask = self._visible
         if visibility is not CAUSAL:
-            mask = mask & visible(visibility, self._places[:, None], (mask.cumsum(1) - 1).clamp(min=0))
+            mask = mask & visible(visibility, self._positions[:, None], (mask.cumsum(1) - 1).clamp(min=0))
         return mask if self._kernels else closed(mask, self._dtype)[:, None, None]
 
     def rotate(
@@ -244,7 +240,6 @@ class _CapturedStep(_Step):
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """See View."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
         if self._kernels:
             scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -261,7 +256,7 @@ class _CapturedStep(_Step):
         return self._attend_one(layer, q, keys, values, mask, scale)
 
 
-@of_triton
+@optional_kernels
 def kernels(device: torch.device) -> ModuleType:
     """Return ``decoding_kernels``, tried on one number."""
     from steadyrl.backends.torch.kernels import decoding_kernels

@@ -11,10 +11,10 @@ import torch
 from steadyrl.backends.limits import AtOnce
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch import memory
-from steadyrl.backends.torch.draw.forward import pads
+from steadyrl.backends.torch.draw.forward import can_pad
 from steadyrl.backends.torch.draw.prefixes import Prefixes
 from steadyrl.backends.torch.draw.sampler import sample
-from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.load.model import SplitModel
 from steadyrl.core.counting.count import tell
 from steadyrl.core.protocols import Tokenizer
 from steadyrl.core.types import Completion, Sampling
@@ -23,17 +23,17 @@ from steadyrl.core.types import Completion, Sampling
 class Generation:
     """Samples from a model: so many completions at the same time, fewer once memory has run out."""
 
-    def __init__(self, parts: Parts, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
-        self._parts, self._tokenizer, self._lower = parts, tokenizer, lower
+    def __init__(self, split: SplitModel, kind: str, tokenizer: Tokenizer, lower: torch.dtype | None, rows: int):
+        self._split, self._tokenizer, self._lower = split, tokenizer, lower
         self._at_once = AtOnce(rows, "backend.args.generate_rows", memory.ran_out)
-        # Of the model's own cache; where not, only prompts of one length go together.
-        self._pads = parts.ours or pads(parts, kind)
+        # Where the model's own cache cannot be padded, only prompts of one length go together.
+        self._can_pad = split.ours or can_pad(split, kind)
         self._prefixes: Prefixes | None = None
 
     @contextmanager
     def keeping(self, together: bool) -> Iterator[None]:
         """See PrefixCaching; a model whose keys and values are not ours to keep reads everything again."""
-        if self._parts.ours:
+        if self._split.ours:
             self._prefixes = Prefixes(self._at_once.size, together)
         try:
             yield
@@ -45,7 +45,7 @@ class Generation:
         prompts: Sequence[np.ndarray],
         sampling: Sampling,
         seeds: Sequence[int],
-        within: Callable[[], AbstractContextManager[object]],
+        context: Callable[[], AbstractContextManager[object]],
     ) -> list[Completion]:
         """Return a completion per prompt, read within a context; see Backend."""
         prefixes = self._prefixes
@@ -57,16 +57,16 @@ class Generation:
 
         def draw(most_rows: int) -> None:
             rows = [i for i in order if i not in completions]
-            if not self._pads:
+            if not self._can_pad:
                 rows = [i for i in rows if len(prompts[i]) == len(prompts[rows[0]])]
-            if not self._parts.ours:
+            if not self._split.ours:
                 rows = rows[:most_rows]
-            before = [known_prefixes[i] for i in rows]
+            row_prefixes = [known_prefixes[i] for i in rows]
             for i in rows:
-                known_prefixes[i] = None  # ``before`` alone holds it, and is emptied
-            with within():
+                known_prefixes[i] = None  # ``row_prefixes`` alone holds it, and is emptied
+            with context():
                 sample(
-                    self._parts,
+                    self._split,
                     [prompts[i] for i in rows],
                     sampling,
                     [seeds[i] for i in rows],
@@ -74,7 +74,7 @@ class Generation:
                     self._tokenizer.pad_id,
                     self._lower,
                     StopStrings(sampling.stop, self._tokenizer.decode) if sampling.stop else None,
-                    before,
+                    row_prefixes,
                     None if prefixes is None else prefixes.keep,
                     most_rows,
                     lambda number, completion: completions.update({rows[number]: completion}),

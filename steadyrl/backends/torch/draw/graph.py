@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 # How many rows steps of a model were captured for: calls before a capture take as long as 40 tokens of a small model.
-_CAPTURED_ROWS: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
+_CAPTURED_ROW_COUNTS: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 
 
 class GraphDecoder:
@@ -40,31 +40,31 @@ class GraphDecoder:
         """See Engine."""
         if self._captures and (self._captured is None or self._captured.keys is not cache.keys):
             self._captured = None  # other rows have other keys
-            self._captured = self._if_it_can_be(lambda: _Step(self._decoder, cache))
+            self._captured = self._try_capture(lambda: _Step(self._decoder, cache))
         if self._captured is None:
             return self._decoder.step(tokens, cache)
         self._captured.follow(cache)
-        cache.places = cache.places + 1
+        cache.positions = cache.positions + 1
         cache.used += 1
         logits: torch.Tensor = self._captured(tokens)
         return logits
 
     def with_logits(self, function: Function) -> Function:
-        """Return a function of logits [B, V] and another tensor that is captured for the logits of captured steps."""
+        """Return a function of logits [B, V] and uniform numbers [B], captured for the logits of captured steps."""
         captured: Captured | None = None
 
-        def of(logits: torch.Tensor, more: torch.Tensor) -> Any:
+        def replay_or_call(logits: torch.Tensor, uniform: torch.Tensor) -> Any:
             nonlocal captured
             if self._captures and self._captured is not None and logits is self._captured.outputs:
                 if captured is None or captured.inputs[0] is not logits:
-                    captured = self._if_it_can_be(lambda: Captured(function, (logits, more.clone())))
+                    captured = self._try_capture(lambda: Captured(function, (logits, uniform.clone())))
                 if captured is not None:
-                    return captured(logits, more)
-            return function(logits, more)
+                    return captured(logits, uniform)
+            return function(logits, uniform)
 
-        return of
+        return replay_or_call
 
-    def _if_it_can_be(self, capture: Callable[[], Any]) -> Any:
+    def _try_capture(self, capture: Callable[[], Any]) -> Any:
         """Return what is captured; None where it cannot be, and then nothing is tried again."""
         try:
             try:
@@ -119,7 +119,7 @@ class Captured:
 
     def _call(self) -> None:
         """Call the function: libraries set themselves up, and kernels are compiled."""
-        with torch.cuda.stream(_shared(torch.cuda.current_device())[0]):
+        with torch.cuda.stream(_stream_and_pool(torch.cuda.current_device())[0]):
             self._function(*self.inputs)
             self._rewind()
             with _no_waits():
@@ -135,9 +135,9 @@ class Captured:
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Replay; return ``outputs``."""
-        for place, tensor in zip(self.inputs, inputs, strict=True):
-            if place is not tensor:
-                place.copy_(tensor)
+        for buffer, tensor in zip(self.inputs, inputs, strict=True):
+            if buffer is not tensor:
+                buffer.copy_(tensor)
         self._graph.replay()
         return self.outputs
 
@@ -150,10 +150,10 @@ def _sharing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     another has computed but its results, which are kept. Unlike torch.cuda.graph this gives no freed memory back
     first: it would be asked for again in a moment.
     """
-    stream, keeper = _shared(torch.cuda.current_device())
+    stream, pool_graph = _stream_and_pool(torch.cuda.current_device())
     with torch.cuda.stream(stream):
         # What other threads ask of the device meanwhile, a judge's or NCCL's, does not end the capture.
-        graph.capture_begin(keeper.pool(), "thread_local")
+        graph.capture_begin(pool_graph.pool(), "thread_local")
         try:
             yield
         except BaseException:  # whatever it is, the capture must end before anything else is launched
@@ -165,7 +165,7 @@ def _sharing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 @cache
-def _shared(card: int) -> tuple[Any, torch.cuda.CUDAGraph]:
+def _stream_and_pool(card: int) -> tuple[Any, torch.cuda.CUDAGraph]:
     """Return a stream of a card to capture on, and a graph that keeps the memory which others share."""
     stream, graph = torch.cuda.Stream(card), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
@@ -179,14 +179,14 @@ def _shared(card: int) -> tuple[Any, torch.cuda.CUDAGraph]:
 @contextmanager
 def _no_waits() -> Iterator[None]:
     """Raise RuntimeError where something waits for the device: it could not be captured."""
-    asks = torch.cuda.get_sync_debug_mode()
+    before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(asks)
+        torch.cuda.set_sync_debug_mode(before)
 
 
 class _Step(Captured):
@@ -194,12 +194,12 @@ class _Step(Captured):
 
     def __init__(self, decoder: Decoder, cache: Cache):
         self.keys, self._changes = cache.keys, cache.changes
-        self._moving = moving = StepState(cache)
-        rows, captured_rows = len(cache.places), _CAPTURED_ROWS.setdefault(decoder.body, set())
+        self._state = state = StepState(cache)
+        rows, captured_rows = len(cache.positions), _CAPTURED_ROW_COUNTS.setdefault(decoder.body, set())
         super().__init__(
-            lambda tokens: moving.step(decoder, tokens, cache),
-            (torch.zeros_like(cache.places),),
-            lambda: moving.rewind(cache),
+            lambda tokens: state.step(decoder, tokens, cache),
+            (torch.zeros_like(cache.positions),),
+            lambda: state.rewind(cache),
             rows in captured_rows,
         )
         captured_rows.add(rows)
@@ -207,7 +207,7 @@ class _Step(Captured):
     def follow(self, cache: Cache) -> None:
         """Go on from where prompts have entered, or columns were dropped."""
         if self._changes != cache.changes:
-            self._moving.rewind(cache)
+            self._state.rewind(cache)
             self._changes = cache.changes
 
 
@@ -215,14 +215,14 @@ class StepState:
     """What moves from step to step, in tensors that keep their place in memory."""
 
     def __init__(self, cache: Cache):
-        self._places = cache.places.clone()
-        self._column = torch.tensor([cache.used], device=cache.places.device)
-        self._visible = torch.zeros(len(cache.places), cache.length, dtype=torch.bool, device=cache.places.device)
+        self._positions = cache.positions.clone()
+        self._column = torch.tensor([cache.used], device=cache.positions.device)
+        self._visible = torch.zeros(len(cache.positions), cache.length, dtype=torch.bool, device=cache.positions.device)
         self.rewind(cache)
 
     def rewind(self, cache: Cache) -> None:
         """Stand where the cache stands."""
-        self._places.copy_(cache.places)
+        self._positions.copy_(cache.positions)
         self._column.fill_(cache.used)
         self._visible.zero_()
         self._visible[:, : cache.used] = True if cache.visible is None else cache.visible[:, : cache.used]
@@ -230,7 +230,7 @@ class StepState:
     def step(self, decoder: Decoder, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
         """Append tokens [B], return logits [B, V], and move on by one column."""
         self._visible.index_fill_(1, self._column, True)
-        logits = decoder.step_at(tokens, self._places, self._column, self._visible, cache)
-        self._places += 1
+        logits = decoder.step_at(tokens, self._positions, self._column, self._visible, cache)
+        self._positions += 1
         self._column += 1
         return logits

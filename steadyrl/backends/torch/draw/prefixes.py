@@ -17,19 +17,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steadyrl.backends.torch.draw.cache import Cache, Known
+from steadyrl.backends.torch.draw.cache import Cache, Prefix
 
 LOOK_BACK = 8  # sequences right before a prompt, in their order, among which the one that it goes on from is looked for
 
 
 class Prefixes:
-    """Sequences that a call has read, so many at most; see ``PrefixCaching`` for what is ``together``."""
+    """Sequences that a call has read, ``limit`` of them at most; see ``PrefixCaching`` for what is ``together``."""
 
-    def __init__(self, most: int, together: bool = True):
-        self._most, self._together = most, together
-        self._cached: dict[bytes, Known] = {}
+    def __init__(self, limit: int, together: bool = True):
+        self._limit, self._together = limit, together
+        self._cached: dict[bytes, Prefix] = {}
 
-    def hand_over(self, prompts: Sequence[np.ndarray]) -> list[Known | None]:
+    def hand_over(self, prompts: Sequence[np.ndarray]) -> list[Prefix | None]:
         """Return what is known of the beginning of each prompt, and forget it; all of it where turns come together.
 
         At least one token of a prompt is left to read, for its logits are not kept.
@@ -44,13 +44,13 @@ class Prefixes:
 
     def keep(self, ids: np.ndarray, cache: Cache, row: int) -> None:
         """Keep a row of a cache, whose first tokens are these ids [N]; where there is no room, it is left out."""
-        if not self._together and len(self._cached) >= self._most:
+        if not self._together and len(self._cached) >= self._limit:
             del self._cached[next(iter(self._cached))]
-        if len(self._cached) < self._most:
-            self._cached[ids.astype(np.int32).tobytes()] = cache.row(row, len(ids))
+        if len(self._cached) < self._limit:
+            self._cached[ids.astype(np.int32).tobytes()] = cache.prefix(row, len(ids))
 
 
 def _beginning(order: Sequence[bytes], prompt: bytes) -> bytes | None:
-    place = bisect_right(order, prompt)
-    near = reversed(order[max(0, place - LOOK_BACK) : place])
-    return next((ids for ids in near if prompt.startswith(ids)), None)
+    index = bisect_right(order, prompt)
+    candidates = reversed(order[max(0, index - LOOK_BACK) : index])
+    return next((ids for ids in candidates if prompt.startswith(ids)), None)

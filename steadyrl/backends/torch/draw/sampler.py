@@ -18,13 +18,13 @@ import torch
 from steadyrl.backends.stops import StopStrings
 from steadyrl.backends.torch.deterministic import running_sums
 from steadyrl.backends.torch.draw.batch import Choose, Leave, Rows, decode
-from steadyrl.backends.torch.draw.cache import Cache, Known
+from steadyrl.backends.torch.draw.cache import Cache, Prefix
 from steadyrl.backends.torch.draw.decoder import Decoder, kernels
 from steadyrl.backends.torch.draw.forward import ForwardDecoder
 from steadyrl.backends.torch.draw.graph import GraphDecoder
 from steadyrl.backends.torch.draw.tokens import Tokens
 from steadyrl.backends.torch.draw.waiting import Waiting
-from steadyrl.backends.torch.load.model import Parts
+from steadyrl.backends.torch.load.model import SplitModel
 from steadyrl.backends.torch.read.products import laid_out
 from steadyrl.core.types import Completion, Sampling
 
@@ -42,7 +42,7 @@ Finished = Callable[[int, Completion], None]
 
 @torch.inference_mode()
 def sample(
-    parts: Parts,
+    split: SplitModel,
     prompts: Sequence[np.ndarray],
     sampling: Sampling,
     seeds: Sequence[int],
@@ -50,7 +50,7 @@ def sample(
     pad_id: int,
     lower: torch.dtype | None = None,
     stops: StopStrings | None = None,
-    known_prefixes: list[Known | None] | None = None,
+    known_prefixes: list[Prefix | None] | None = None,
     leaving: Leaving | None = None,
     most_rows: int | None = None,
     finished: Finished | None = None,
@@ -58,7 +58,7 @@ def sample(
     """Sample one completion per prompt.
 
     Args:
-        parts: Of a transformers causal model in eval mode.
+        split: Of a transformers causal model in eval mode.
         prompts: Token ids, at least one each; all of one length where the model's own cache cannot be padded.
         sampling: How to draw.
         seeds: One per prompt.
@@ -74,32 +74,32 @@ def sample(
             ended. For our decoder only. None for all.
         finished: Is told of every completion when its row leaves the batch, with the number of its prompt.
     """
-    weight = next(parts.body.parameters())
+    weight = next(split.body.parameters())
     count = min(most_rows or len(prompts), len(prompts))
     waiting = Waiting(prompts, known_prefixes or [None] * len(prompts), pad_id, weight.device)
-    tokens = Tokens(sampling, seeds, end_ids, stops, parts.head.out_features, weight.device)
+    tokens = Tokens(sampling, seeds, end_ids, stops, split.head.out_features, weight.device)
     completions: dict[int, Completion] = {}
 
-    def leave(places: Sequence[int], numbers: Sequence[int], cache: Any) -> None:
-        for place, number, completion in zip(places, numbers, tokens.completions(numbers), strict=True):
+    def leave(cache_rows: Sequence[int], numbers: Sequence[int], cache: Any) -> None:
+        for row, number, completion in zip(cache_rows, numbers, tokens.completions(numbers), strict=True):
             completions[number] = completion
             if leaving is not None:
-                leaving(np.concatenate([prompts[number], completion.ids[:-1]]), cache, place)
+                leaving(np.concatenate([prompts[number], completion.ids[:-1]]), cache, row)
             if finished is not None:
                 finished(number, completion)
 
     choose: Choose = partial(_choose, sampling=sampling)
-    own_products = laid_out(parts.body, count, lower or weight.dtype, parts.siblings, kernels(weight.device))
-    with own_products if parts.ours else nullcontext():
-        if not parts.ours:
+    fast_products = laid_out(split.body, count, lower or weight.dtype, split.siblings, kernels(weight.device))
+    with fast_products if split.ours else nullcontext():
+        if not split.ours:
             assert count == len(prompts), "no prompt enters a model's own cache"
-            forward = ForwardDecoder(parts, count, lower)
+            forward = ForwardDecoder(split, count, lower)
             rows = Rows(forward, waiting, count, lambda ids, visible, prefixes: forward.prefill(ids, visible))
             decode(rows, tokens, waiting, choose, None, leave)
         else:
             length = waiting.columns + sampling.max_new_tokens
             length += -(-length // SPARE) if count < len(prompts) else 0
-            _decode_by_ours(Decoder(parts, count, length, lower), tokens, waiting, choose, count, leave)
+            _decode_by_ours(Decoder(split, count, length, lower), tokens, waiting, choose, count, leave)
     return [completions[number] for number in range(len(prompts))]
 
 
@@ -123,7 +123,7 @@ def _choose(
     logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return drawn tokens [B], the log-probs [B] of them that are asked for, and what they were drawn from [B, V]."""
-    warped = warp(logits, sampling)
+    warped = warp(logits, sampling)  # [B, V]
     tokens, logprobs = draw(warped, uniform)
     if sampling.logprobs == "raw":
         logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
@@ -143,33 +143,33 @@ def warp(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.temperature != 1.0:
         logits = logits / sampling.temperature
     if sampling.top_k > 0:
-        least = logits.topk(min(sampling.top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+        least = logits.topk(min(sampling.top_k, logits.shape[-1]), dim=-1).values[:, -1:]  # [N, 1]
         logits = logits.masked_fill(logits < least, -torch.inf)
     if sampling.top_p < 1.0:
-        logits = logits.masked_fill(_beyond(logits, sampling.top_p), -torch.inf)
+        logits = logits.masked_fill(_behind_top_p(logits, sampling.top_p), -torch.inf)
     return logits
 
 
-def _beyond(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+def _behind_top_p(logits: torch.Tensor, top_p: float) -> torch.Tensor:
     """Return [N, V] bool, True for what stands behind the tokens that reach top_p."""
     vocabulary = logits.shape[-1]
     if logits.device.type == "cpu":  # numpy parts and sorts numbers alone, far faster than torch sorts them with ids
-        behind, ordered = _of_largest(logits, top_p, min(LARGEST, vocabulary))
+        behind, ordered = _behind_among_largest(logits, top_p, min(LARGEST, vocabulary))
         if not bool(behind[:, -1].all()):
-            behind, ordered = _of_largest(logits, top_p, vocabulary)
-        stay = (~behind).sum(-1, keepdim=True)
-        cut = logits < ordered.gather(1, stay - 1)
+            behind, ordered = _behind_among_largest(logits, top_p, vocabulary)
+        stay = (~behind).sum(-1, keepdim=True)  # [N, 1], how many tokens
+        cut = logits < ordered.gather(1, stay - 1)  # [N, V]
         if bool((cut.sum(-1, keepdim=True) + stay == vocabulary).all()):  # no two tokens alike on both sides of the cut
             return cut
     ordered, order = logits.sort(dim=-1, descending=True)
-    p = ordered.softmax(-1)
+    p = ordered.softmax(-1)  # [N, V]
     cut = running_sums(p) - p >= top_p
     return cut.scatter(1, order, cut)
 
 
-def _of_largest(logits: torch.Tensor, top_p: float, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _behind_among_largest(logits: torch.Tensor, top_p: float, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what stands behind top_p among the ``count`` largest of each row, and these: [N, count], falling."""
-    numbers = -logits.numpy()
+    numbers = -logits.numpy()  # [N, V]
     if count < numbers.shape[-1]:
         numbers = np.partition(numbers, count, axis=-1)[:, :count]
     ordered = torch.from_numpy(-np.sort(numbers, axis=-1))
@@ -191,8 +191,8 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
         Token ids [N], and their log-probabilities [N].
     """
     if (ours := kernels(logits.device)) is not None:
-        drawn: tuple[torch.Tensor, torch.Tensor] = ours.draw(logits.contiguous(), uniform)
-        return drawn
+        sampled: tuple[torch.Tensor, torch.Tensor] = ours.draw(logits.contiguous(), uniform)
+        return sampled
     wide = torch.float32 if logits.device.type == "mps" else torch.float64
     vocabulary = logits.shape[1]
     weights = logits.softmax(-1)  # [N, V]; one kernel, faster than exp alone
@@ -201,16 +201,16 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, tor
     if blocked < vocabulary:
         sums = torch.cat([sums, weights[:, blocked:].sum(-1, keepdim=True)], dim=1)
     ends = running_sums(sums.to(wide))  # [N, blocks]
-    aim = uniform.to(wide)[:, None] * ends[:, -1:]
-    block = torch.searchsorted(ends, aim, right=True).clamp(max=sums.shape[1] - 1)  # [N, 1]
-    start = ends.gather(1, block) - sums.to(wide).gather(1, block)
-    places = block * BLOCK + torch.arange(BLOCK, device=logits.device)  # [N, BLOCK]
-    inside = weights.gather(1, places.clamp(max=vocabulary - 1)).masked_fill(places >= vocabulary, 0.0)
-    passed = (running_sums(inside.to(wide)) + start <= aim).sum(-1)
+    target = uniform.to(wide)[:, None] * ends[:, -1:]  # [N, 1]
+    block = torch.searchsorted(ends, target, right=True).clamp(max=sums.shape[1] - 1)  # [N, 1]
+    start = ends.gather(1, block) - sums.to(wide).gather(1, block)  # [N, 1], the sum before the block
+    ids = block * BLOCK + torch.arange(BLOCK, device=logits.device)  # [N, BLOCK]
+    inside = weights.gather(1, ids.clamp(max=vocabulary - 1)).masked_fill(ids >= vocabulary, 0.0)
+    passed = (running_sums(inside.to(wide)) + start <= target).sum(-1)  # [N], tokens of the block
     # Sums of blocks and sums inside one are rounded differently: never step onto what has no probability.
     numbers = torch.arange(BLOCK, device=logits.device)
-    possible = torch.where(inside > 0, numbers, -1)
-    behind = torch.where(possible >= passed[:, None], numbers, BLOCK).amin(-1)
-    place = torch.where(behind < BLOCK, behind, possible.amax(-1))
-    tokens = block[:, 0] * BLOCK + place
+    possible = torch.where(inside > 0, numbers, -1)  # [N, BLOCK]
+    behind = torch.where(possible >= passed[:, None], numbers, BLOCK).amin(-1)  # [N], BLOCK where there is none
+    offset = torch.where(behind < BLOCK, behind, possible.amax(-1))
+    tokens = block[:, 0] * BLOCK + offset
     return tokens, (weights.gather(1, tokens[:, None])[:, 0] / ends[:, -1]).log().to(logits.dtype)

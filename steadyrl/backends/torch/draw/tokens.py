@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from steadyrl.backends.stops import StopStrings
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.device import to_device
 from steadyrl.core.types import Completion, Sampling
 
 
@@ -36,31 +36,31 @@ class Tokens:
         self.sampling, self._stops = sampling, stops
         uniforms = np.stack([np.random.default_rng(seed).random(sampling.max_new_tokens) for seed in seeds])
         # float32 would round the largest to 1
-        self.uniforms = sent(np.minimum(uniforms, 1 - 2.0**-24).astype(np.float32), device)
+        self.uniforms = to_device(np.minimum(uniforms, 1 - 2.0**-24).astype(np.float32), device)
         self._ids = torch.full_like(self.uniforms, -1, dtype=torch.long)  # -1 after the end
         self._logprobs = torch.zeros_like(self.uniforms)
         self.ended = torch.zeros(len(self.uniforms), dtype=torch.bool, device=device)
-        self._is_end = torch.zeros(vocabulary, dtype=torch.bool)
+        self._is_end = torch.zeros(vocabulary, dtype=torch.bool)  # [V]
         self._is_end[[end for end in end_ids if end < vocabulary]] = True
         self._is_end = self._is_end.to(device)
         self._allowed = _Allowed(len(self.uniforms))
 
     def add(
-        self, rows: torch.Tensor, ages: torch.Tensor, going: torch.Tensor, choice: tuple[torch.Tensor, ...]
+        self, rows: torch.Tensor, ages: torch.Tensor, active: torch.Tensor, choice: tuple[torch.Tensor, ...]
     ) -> None:
         """Note one more token of some prompts.
 
         Args:
             rows: [B] int64, the prompts.
             ages: [B] int64, how many tokens each has.
-            going: [B] bool, False where the completion has ended before: that token is none.
+            active: [B] bool, False where the completion has ended before: that token is none.
             choice: The tokens [B], their log-probs [B], and what they were drawn from [B, V], -inf where it was cut.
         """
         ids, logprobs, warped = choice
-        self._ids[rows, ages] = torch.where(going, ids, -1)
+        self._ids[rows, ages] = torch.where(active, ids, -1)
         self._logprobs[rows, ages] = logprobs
         if self.sampling.truncates:
-            self._allowed.add(rows, going, warped)
+            self._allowed.add(rows, active, warped)
         self.ended[rows] |= self._is_end[ids]
 
     def look(self, rows: torch.Tensor, ages: torch.Tensor, new: int) -> None:
@@ -85,17 +85,17 @@ class Tokens:
             live = np.flatnonzero((recent[:, column] >= 0) & (last > column))
             texts = (ids[ids >= 0] for ids in recent[live, max(0, column + 1 - stops.reach) : column + 1])
             last[live[np.array(stops.ended(texts), bool)]] = column
-        stopped = np.flatnonzero(last < width)
+        stopped = np.flatnonzero(last < width)  # rows of the batch
         if stopped.size:
-            places = sent(stopped, rows.device)
-            at, end = rows[places], columns[places, sent(last[stopped], rows.device)]
-            behind = torch.arange(self._ids.shape[1], device=rows.device) > end[:, None]
-            self._ids[at] = self._ids[at].masked_fill(behind, -1)
-            self.ended[at] = True
+            stopped_rows = to_device(stopped, rows.device)
+            prompts, end_column = rows[stopped_rows], columns[stopped_rows, to_device(last[stopped], rows.device)]
+            behind = torch.arange(self._ids.shape[1], device=rows.device) > end_column[:, None]  # [n, max_new_tokens]
+            self._ids[prompts] = self._ids[prompts].masked_fill(behind, -1)
+            self.ended[prompts] = True
 
     def completions(self, numbers: Sequence[int]) -> list[Completion]:
         """Return what was drawn for some prompts, by their numbers."""
-        rows = sent(np.array(numbers), self.ended.device)
+        rows = to_device(np.array(numbers), self.ended.device)
         all_ids, logprobs = self._ids[rows].cpu().numpy(), self._logprobs[rows].cpu().numpy()
         completions = []
         for row, (number, ended) in enumerate(zip(numbers, self.ended[rows].tolist(), strict=True)):
@@ -113,9 +113,9 @@ class _Allowed:
         self.ids: list[list[np.ndarray]] = [[] for _ in range(rows)]
         self._masks: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def add(self, rows: torch.Tensor, going: torch.Tensor, warped: torch.Tensor) -> None:
-        """Note what was left [B, V] for one more token of the rows that are going."""
-        self._masks.append((rows, (warped > -torch.inf) & going[:, None]))
+    def add(self, rows: torch.Tensor, active: torch.Tensor, warped: torch.Tensor) -> None:
+        """Note what was left [B, V] for one more token of the active rows."""
+        self._masks.append((rows, (warped > -torch.inf) & active[:, None]))
 
     def take(self) -> None:
         """Bring the ids to the host."""
@@ -126,8 +126,8 @@ class _Allowed:
             tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in zip(*self._masks, strict=True)
         )
         self._masks.clear()
-        numbers, places = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2]
-        starts = np.flatnonzero(np.diff(places[:, 0], prepend=-1))
-        of_rows = np.split(places[:, 1].astype(np.int32), starts)[1:]
-        for place, ids in zip(places[starts, 0], of_rows, strict=True):
-            self.ids[numbers[place]].append(ids)
+        prompts, id_pairs = rows.tolist(), masks.nonzero().cpu().numpy()  # [n, 2], (row of the masks, id)
+        starts = np.flatnonzero(np.diff(id_pairs[:, 0], prepend=-1))  # where the ids of the next token begin
+        ids_by_token = np.split(id_pairs[:, 1].astype(np.int32), starts)[1:]
+        for token_row, ids in zip(id_pairs[starts, 0], ids_by_token, strict=True):
+            self.ids[prompts[token_row]].append(ids)

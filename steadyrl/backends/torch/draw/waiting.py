@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from steadyrl.backends.torch.device import sent
-from steadyrl.backends.torch.draw.cache import Known
+from steadyrl.backends.torch.device import to_device
+from steadyrl.backends.torch.draw.cache import Prefix
 
 # Reads ids [G, P], visible [G, P] and what is known before them; returns logits [G, V] and a cache.
-Read = Callable[[torch.Tensor, torch.Tensor, list[Known | None]], tuple[torch.Tensor, Any]]
+Read = Callable[[torch.Tensor, torch.Tensor, list[Prefix | None]], tuple[torch.Tensor, Any]]
 
 
 class Waiting:
     """The prompts that were not read yet; what needs no reading of one is emptied when the prompt is read."""
 
-    def __init__(self, prompts: Sequence[np.ndarray], prefixes: list[Known | None], pad_id: int, device: torch.device):
+    def __init__(self, prompts: Sequence[np.ndarray], prefixes: list[Prefix | None], pad_id: int, device: torch.device):
         self._prompts, self._prefixes, self._pad_id, self._device = prompts, prefixes, pad_id, device
         self._texts = [prompt.tobytes() for prompt in prompts]
         prefix_lengths = [0 if prefix is None else len(prefix) for prefix in prefixes]
@@ -57,25 +57,25 @@ class Waiting:
         """
         numbers = list(range(self._next, self._next + count))
         self._next += count
-        places: dict[str | bytes, int] = {}
-        owner = [places.setdefault(self._texts[number], len(places)) for number in numbers]
-        first = [numbers[owner.index(place)] for place in range(len(places))]
-        before = [self._prefixes[number] for number in first]
+        row_of_text: dict[str | bytes, int] = {}
+        owner = [row_of_text.setdefault(self._texts[number], len(row_of_text)) for number in numbers]
+        first = [numbers[owner.index(row)] for row in range(len(row_of_text))]
+        prefixes = [self._prefixes[number] for number in first]
         for number in numbers:
-            self._prefixes[number] = None  # ``before`` alone holds it, and is emptied
+            self._prefixes[number] = None  # ``prefixes`` alone holds it, and is emptied
         unread = [
             self._prompts[number][0 if prefix is None else len(prefix) :]
-            for number, prefix in zip(first, before, strict=True)
+            for number, prefix in zip(first, prefixes, strict=True)
         ]
         width = max(map(len, unread))
-        ids = np.full((len(unread), width), self._pad_id, np.int64)
+        ids = np.full((len(unread), width), self._pad_id, np.int64)  # [G, P]
         visible = np.zeros((len(unread), width), bool)
         for row, prompt in enumerate(unread):  # padded on the left
             ids[row, width - len(prompt) :] = prompt
             visible[row, width - len(prompt) :] = True
-        logits, cache = read(sent(ids, self._device), sent(visible, self._device), before)
-        before.clear()
+        logits, cache = read(to_device(ids, self._device), to_device(visible, self._device), prefixes)
+        prefixes.clear()
         if len(first) == count:
             return numbers, logits, cache, None
-        continued = sent(np.array(owner), self._device)
-        return numbers, logits[continued], cache, continued
+        owner_tensor = to_device(np.array(owner), self._device)  # [count]
+        return numbers, logits[owner_tensor], cache, owner_tensor

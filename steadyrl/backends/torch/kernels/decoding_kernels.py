@@ -64,26 +64,26 @@ def attend(
         [B, heads, D_v] in the type of the cache.
     """
     rows, kv_heads, length, width = keys.shape
-    heads, of_values = q.shape[1], values.shape[3]
+    heads, width_v = q.shape[1], values.shape[3]
     shared, padded = heads // kv_heads, max(LEAST, triton.next_power_of_2(width))
     tiles = triton.cdiv(shared, LEAST)
     splits = splits or splits_for(rows * kv_heads * tiles, length)
-    parts = keys.new_empty(rows, heads, splits, of_values, dtype=keys.dtype if splits == 1 else torch.float32)
+    partials = keys.new_empty(rows, heads, splits, width_v, dtype=keys.dtype if splits == 1 else torch.float32)
     weights = keys.new_empty(rows, heads, splits, dtype=torch.float32)
     fitting = BLOCK_BYTES // (padded * keys.element_size())
     cos, sin = (None, None) if angles is None else (x.expand(rows, width) for x in angles)
     _attend[(rows, kv_heads * tiles, splits)](
-        q, k, v, cos, sin, keys, values, seen_mask, column, parts, weights, *_strides(q), *_strides(k), *_strides(v),
+        q, k, v, cos, sin, keys, values, seen_mask, column, partials, weights, *_strides(q), *_strides(k), *_strides(v),
         0 if cos is None else cos.stride(0), 0 if sin is None else sin.stride(0), seen_mask.stride(0), length, scale,
-        SHARED=shared, D=width, D_V=of_values, ROWS=LEAST, TILES=tiles, WIDTH=padded,
-        WIDTH_V=max(LEAST, triton.next_power_of_2(of_values)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
+        SHARED=shared, D=width, D_V=width_v, ROWS=LEAST, TILES=tiles, WIDTH=padded,
+        WIDTH_V=max(LEAST, triton.next_power_of_2(width_v)), BLOCK=min(max(fitting, BLOCKS[0]), BLOCKS[1]),
         SPLITS=splits, num_warps=WARPS, num_stages=3 if fitting >= BLOCKS[0] else 1, **early(keys.device),
     )  # fmt: skip
     if splits == 1:
-        return parts[:, :, 0]
-    output = keys.new_empty(rows, heads, of_values)
+        return partials[:, :, 0]
+    output = keys.new_empty(rows, heads, width_v)
     _combine[(rows * heads,)](
-        parts, weights, output, D_V=of_values, WIDTH_V=triton.next_power_of_2(of_values), SPLITS=splits,
+        partials, weights, output, D_V=width_v, WIDTH_V=triton.next_power_of_2(width_v), SPLITS=splits,
         num_warps=WARPS, **early(keys.device),
     )  # fmt: skip
     return output
@@ -105,10 +105,10 @@ def product_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     count, (width, length) = len(rows), weight.shape
     columns = PRODUCT_BLOCKS[length >= LONG_ROW]
     blocks = triton.cdiv(width, columns)
-    parts = max(1, min(MOST_PARTS, PRODUCT_PROGRAMS // blocks, length // (LEAST_BLOCKS * PRODUCT_BLOCKS[1])))
-    share = triton.cdiv(triton.cdiv(length, PRODUCT_BLOCKS[1]), parts)
-    output = torch.empty(parts, *x.shape[:-1], width, device=x.device)
-    _product_parts[(blocks, parts)](
+    splits = max(1, min(MOST_PARTS, PRODUCT_PROGRAMS // blocks, length // (LEAST_BLOCKS * PRODUCT_BLOCKS[1])))
+    share = triton.cdiv(triton.cdiv(length, PRODUCT_BLOCKS[1]), splits)
+    output = torch.empty(splits, *x.shape[:-1], width, device=x.device)
+    _product_parts[(blocks, splits)](
         rows, weight, bias, output, count, width, share, K=length, ROWS=max(LEAST, triton.next_power_of_2(count)),
         COLUMNS=columns, BLOCK=PRODUCT_BLOCKS[1], num_warps=WARPS, num_stages=PRODUCT_STAGES, **early(x.device),
     )  # fmt: skip
@@ -154,19 +154,19 @@ def splits_for(programs: int, length: int) -> int:
     """
     if programs >= FULL or length <= 2 * SPLIT_COLUMNS:
         return 1
-    wanted = min(MOST_SPLITS, PROGRAMS // programs, length // SPLIT_COLUMNS)
-    return 1 << wanted.bit_length() - 1  # the power of two below
+    splits = min(MOST_SPLITS, PROGRAMS // programs, length // SPLIT_COLUMNS)
+    return 1 << splits.bit_length() - 1  # the power of two below
 
 
 def _strides(x: torch.Tensor) -> tuple[int, int, int]:
-    of_row, of_head, of_place = x.stride()
-    return of_row, of_head, of_place
+    of_row, of_head, of_number = x.stride()
+    return of_row, of_head, of_number
 
 
 # Lengths differ from one batch to the next: a kernel is not compiled anew for those that 16 divides.
 @triton.jit(do_not_specialize=["seen_row", "length"])
 def _attend(
-    q, k, v, cos, sin, keys, values, seen_mask, column, parts, weights,
+    q, k, v, cos, sin, keys, values, seen_mask, column, partials, weights,
     q_row, q_head, q_place, k_row, k_head, k_place, v_row, v_head, v_place, cos_row, sin_row, seen_row, length, scale,
     SHARED: tl.constexpr, D: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_V: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
@@ -182,16 +182,16 @@ def _attend(
     r = pair % TILES * ROWS + tl.arange(0, ROWS)  # among the heads that share
     d, d_v, n = tl.arange(0, WIDTH), tl.arange(0, WIDTH_V), tl.arange(0, BLOCK)
     new = of_head + tl.load(column)
-    at_cos, at_sin = cos, sin
+    cos_ptr, sin_ptr = cos, sin
     if cos is not None:
-        at_cos, at_sin = cos + row * cos_row, sin + row * sin_row
-    new_k = _read(k + row * k_row + head * k_head, k_place, at_cos, at_sin, d, d < D, D)
+        cos_ptr, sin_ptr = cos + row * cos_row, sin + row * sin_row
+    new_k = _read(k + row * k_row + head * k_head, k_place, cos_ptr, sin_ptr, d, d < D, D)
     new_v = tl.load(v + row * v_row + head * v_head + d_v * v_place, mask=d_v < D_V)
     tl.store(keys + new * D + d, new_k.to(keys.dtype.element_ty), mask=d < D)
     tl.store(values + new * D_V + d_v, new_v.to(values.dtype.element_ty), mask=d_v < D_V)
-    tl.debug_barrier()
-    at = q + row * q_row + (head * SHARED + r)[:, None] * q_head
-    query = _read(at, q_place, at_cos, at_sin, d[None], (r < SHARED)[:, None] & (d < D)[None], D)  # [ROWS, D]
+    tl.debug_barrier()  # other threads than those that store the new column read it below
+    query_ptr = q + row * q_row + (head * SHARED + r)[:, None] * q_head
+    query = _read(query_ptr, q_place, cos_ptr, sin_ptr, d[None], (r < SHARED)[:, None] & (d < D)[None], D)  # [ROWS, D]
     query = query.to(keys.dtype.element_ty)
     largest = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -201,43 +201,43 @@ def _attend(
     for start in range(part * share, tl.minimum((part + 1) * share, end), BLOCK):
         c = start + n
         sees = tl.load(seen_mask + row * seen_row + c, mask=c < end, other=0) != 0
-        at_k = keys + of_head * D + c[None] * D + d[:, None]
-        key = tl.load(at_k, mask=(c < end)[None] & (d < D)[:, None], other=0.0)  # [D, BLOCK]
+        key_ptr = keys + of_head * D + c[None] * D + d[:, None]
+        key = tl.load(key_ptr, mask=(c < end)[None] & (d < D)[:, None], other=0.0)  # [D, BLOCK]
         # Full float32 where the cache is float32; other types are multiplied as they are.
         score = tl.dot(query, key, input_precision="ieee") * scale
         score = tl.where(sees[None], score, -float("inf"))
-        most = tl.maximum(largest, tl.max(score, 1))
-        shift = tl.where(most == -float("inf"), 0.0, most)  # nothing is seen yet
+        new_largest = tl.maximum(largest, tl.max(score, 1))
+        shift = tl.where(new_largest == -float("inf"), 0.0, new_largest)  # nothing is seen yet
         p, fade = tl.exp(score - shift[:, None]), tl.exp(largest - shift)
         # What is masked is multiplied by 0, so that what was never written must not be read: it may be no number.
-        at_v = values + of_head * D_V + c[:, None] * D_V + d_v[None]
-        value = tl.load(at_v, mask=(c < end)[:, None] & (d_v < D_V)[None], other=0.0)  # [BLOCK, D_V]
+        value_ptr = values + of_head * D_V + c[:, None] * D_V + d_v[None]
+        value = tl.load(value_ptr, mask=(c < end)[:, None] & (d_v < D_V)[None], other=0.0)  # [BLOCK, D_V]
         acc = acc * fade[:, None] + tl.dot(p.to(value.dtype), value, input_precision="ieee")
-        total, largest = total * fade + tl.sum(p, 1), most
+        total, largest = total * fade + tl.sum(p, 1), new_largest
     total = tl.where(total == 0.0, 1.0, total)
     to = ((row * kv_heads + head) * SHARED + r) * SPLITS + part
-    real = (acc / total[:, None]).to(parts.dtype.element_ty)
-    tl.store(parts + to[:, None] * D_V + d_v[None], real, mask=(r < SHARED)[:, None] & (d_v < D_V)[None])
+    real = (acc / total[:, None]).to(partials.dtype.element_ty)
+    tl.store(partials + to[:, None] * D_V + d_v[None], real, mask=(r < SHARED)[:, None] & (d_v < D_V)[None])
     if SPLITS > 1:
         tl.store(weights + to, largest + tl.log(total), mask=r < SHARED)
 
 
 @triton.jit
-def _read(at, place, cos, sin, d, real, D: tl.constexpr):
+def _read(ptr, place, cos, sin, d, real, D: tl.constexpr):
     """Return numbers of heads at their places d, turned by a position if there are cosines; 0 where nothing is real."""
-    x = tl.load(at + d * place, mask=real, other=0.0)
+    x = tl.load(ptr + d * place, mask=real, other=0.0)
     if cos is not None:
         first = d < D // 2
-        other = tl.load(at + tl.where(first, d + D // 2, d - D // 2) * place, mask=real, other=0.0).to(tl.float32)
+        partner = tl.load(ptr + tl.where(first, d + D // 2, d - D // 2) * place, mask=real, other=0.0).to(tl.float32)
         c = tl.load(cos + d, mask=d < D, other=0.0).to(tl.float32)
         s = tl.load(sin + d, mask=d < D, other=0.0).to(tl.float32)
-        x = (x.to(tl.float32) * c + tl.where(first, -other, other) * s).to(x.dtype)
+        x = (x.to(tl.float32) * c + tl.where(first, -partner, partner) * s).to(x.dtype)
     return x
 
 
 @triton.jit
 def _combine(
-    parts, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr
+    partials, weights, joined, D_V: tl.constexpr, WIDTH_V: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr
 ):  # fmt: skip
     """Join the parts of one head of one row by the logs of the sums of their weights."""
     begin(EARLY)
@@ -247,8 +247,8 @@ def _combine(
     largest = tl.max(log_weight, 0)
     weight = tl.exp(log_weight - tl.where(largest == -float("inf"), 0.0, largest))
     total = tl.sum(weight, 0)
-    at = parts + (head * SPLITS + s)[:, None] * D_V + d_v[None]
-    combined = tl.sum(weight[:, None] * tl.load(at, mask=(d_v < D_V)[None], other=0.0), 0)
+    ptr = partials + (head * SPLITS + s)[:, None] * D_V + d_v[None]
+    combined = tl.sum(weight[:, None] * tl.load(ptr, mask=(d_v < D_V)[None], other=0.0), 0)
     combined = combined / tl.where(total == 0.0, 1.0, total)
     tl.store(joined + head * D_V + d_v, combined.to(joined.dtype.element_ty), mask=d_v < D_V)
 
@@ -267,8 +267,8 @@ def _product_parts(
         start = block * BLOCK  # that it is a multiple is seen at once, and whole lines are read ahead
         inside = start + k < K
         of_rows = tl.load(x + r[:, None] * K + (start + k)[None], mask=(r < count)[:, None] & inside[None], other=0.0)
-        at = weight + n[None].to(tl.int64) * K + (start + k)[:, None]
-        of_weight = tl.load(at, mask=(n < width)[None] & inside[:, None], other=0.0)
+        weight_ptr = weight + n[None].to(tl.int64) * K + (start + k)[:, None]
+        of_weight = tl.load(weight_ptr, mask=(n < width)[None] & inside[:, None], other=0.0)
         total = tl.dot(of_rows, of_weight, total)
     if bias is not None:
         total += tl.where(part == 0, tl.load(bias + n, mask=n < width, other=0.0).to(tl.float32), 0.0)[None]
@@ -283,10 +283,10 @@ def _block_sums(logits, largest, sums, vocabulary, BLOCK: tl.constexpr, EARLY: t
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n = block * BLOCK + tl.arange(0, BLOCK)
     z = tl.load(logits + row * vocabulary + n, mask=n < vocabulary, other=-float("inf"))
-    most = tl.max(z, 0)
-    e = tl.exp(z - tl.where(most == -float("inf"), 0.0, most))
+    block_largest = tl.max(z, 0)
+    e = tl.exp(z - tl.where(block_largest == -float("inf"), 0.0, block_largest))
     to = row * tl.num_programs(1) + block
-    tl.store(largest + to, most)
+    tl.store(largest + to, block_largest)
     tl.store(sums + to, tl.sum(e, 0))
 
 
@@ -298,25 +298,25 @@ def _pick(
     """Find the block in which a row's uniform number falls, and the token in it; sums over blocks are in float64."""
     begin(EARLY)
     row, b = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCKS)
-    most = tl.load(largest + row * blocks + b, mask=b < blocks, other=-float("inf"))
-    top = tl.max(most, 0)
-    weight = tl.load(sums + row * blocks + b, mask=b < blocks, other=0.0) * tl.exp(most - top)
+    block_largest = tl.load(largest + row * blocks + b, mask=b < blocks, other=-float("inf"))
+    top = tl.max(block_largest, 0)
+    weight = tl.load(sums + row * blocks + b, mask=b < blocks, other=0.0) * tl.exp(block_largest - top)
     weight = weight.to(tl.float64)
     ends = tl.cumsum(weight, 0)
     total = tl.max(ends, 0)
-    aim = tl.load(uniform + row).to(tl.float64) * total
+    target = tl.load(uniform + row).to(tl.float64) * total
     # Sums are rounded in more than one order: never step onto what has no probability.
     real = tl.max(tl.where(weight > 0, b, 0), 0)
-    block = tl.minimum(tl.sum(tl.where(ends <= aim, 1, 0), 0), real)
+    block = tl.minimum(tl.sum(tl.where(ends <= target, 1, 0), 0), real)
     start = tl.sum(tl.where(b < block, weight, 0.0), 0)
     n = tl.arange(0, BLOCK)
     ids = block * BLOCK + n
     z = tl.load(logits + row * vocabulary + ids, mask=ids < vocabulary, other=-float("inf"))
     p = tl.exp(z - top)
-    passed = tl.sum(tl.where(start + tl.cumsum(p.to(tl.float64), 0) <= aim, 1, 0), 0)
+    passed = tl.sum(tl.where(start + tl.cumsum(p.to(tl.float64), 0) <= target, 1, 0), 0)
     behind = tl.min(tl.where((p > 0) & (n >= passed), n, BLOCK), 0)
-    place = tl.where(behind < BLOCK, behind, tl.max(tl.where(p > 0, n, -1), 0))
-    place = tl.maximum(place, 0)  # of numbers that are none, too
-    tl.store(tokens + row, (block * BLOCK + place).to(tl.int64))
-    chosen = tl.sum(tl.where(n == place, z, 0.0), 0)
+    offset = tl.where(behind < BLOCK, behind, tl.max(tl.where(p > 0, n, -1), 0))
+    offset = tl.maximum(offset, 0)  # of numbers that are none, too
+    tl.store(tokens + row, (block * BLOCK + offset).to(tl.int64))
+    chosen = tl.sum(tl.where(n == offset, z, 0.0), 0)
     tl.store(logprobs + row, chosen - top - tl.log(total).to(tl.float32))

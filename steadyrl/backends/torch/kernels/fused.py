@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from steadyrl.backends.torch.arithmetic import full_float32
-from steadyrl.backends.torch.device import of_triton
+from steadyrl.backends.torch.device import optional_kernels
 from steadyrl.backends.torch.read.attention import rotated
 from steadyrl.backends.torch.read.products import SUMMED, epsilon, is_linear, rms_norm, rms_norm_from_one
 from steadyrl.backends.torch.read.reads import Call, watch
@@ -26,7 +26,7 @@ FUSED, FOLLOWING = "fused_norm", "following_norm"  # attributes of norms and lay
 HEADS, KV_HEADS, WIDTH = 4, 2, 16  # of the rotation that is tried
 
 
-@of_triton
+@optional_kernels
 def layer_kernels(device: torch.device) -> ModuleType:
     """Return ``layer_kernels``, tried on a few numbers."""
     from steadyrl.backends.torch.kernels import layer_kernels
@@ -47,14 +47,14 @@ def fuse_layers(model: nn.Module) -> None:
         return
     rotates: dict[Any, bool] = {}
     for module in model.modules():
-        written: Any = type(module).forward
-        if isinstance(written, FunctionType) and ROTATION in written.__code__.co_names:
-            theirs: Any = written.__globals__.get(ROTATION)
-            if theirs not in rotates:
-                rotates[theirs] = _rotate_alike(theirs, kernels, weight)
-            if rotates[theirs]:
-                rotate = _rotation(theirs, kernels, getattr(module, "layer_idx", None))
-                module.forward = MethodType(_with_rotation(written, rotate), module)
+        forward: Any = type(module).forward
+        if isinstance(forward, FunctionType) and ROTATION in forward.__code__.co_names:
+            family_rotation: Any = forward.__globals__.get(ROTATION)
+            if family_rotation not in rotates:
+                rotates[family_rotation] = _rotate_alike(family_rotation, kernels, weight)
+            if rotates[family_rotation]:
+                rotate = _rotation(family_rotation, kernels, getattr(module, "layer_idx", None))
+                module.forward = MethodType(_with_rotation(forward, rotate), module)
         elif _gates_by_silu(module):
             _let_gate(module, kernels, weight)
 
@@ -74,7 +74,8 @@ def fuse_sums(body: nn.Module, multiplied: Sequence[nn.Module]) -> None:
     kernels = layer_kernels(next(body.parameters()).device)
     if kernels is None:
         return
-    offsets = {module: OFFSETS[form] for module in body.modules() if (form := _form_of(module)) in OFFSETS}
+    forms = {module: getattr(module.__dict__.get("forward"), "__func__", None) for module in body.modules()}
+    offsets = {module: OFFSETS[form] for module, form in forms.items() if form in OFFSETS}
     norms = {module: Norm(kernels.add_norm, module, offset, module in multiplied) for module, offset in offsets.items()}
     for module, norm in norms.items():
         module.__dict__[FUSED] = norm
@@ -110,8 +111,8 @@ def _mark_summed(layer: Any, calls: Sequence[Call]) -> None:
         outputs = [call.output for call in calls if call.module is block]
         result = outputs[0][0] if isinstance(outputs[0], tuple) else outputs[0]
         for call in calls:
-            again = sum(other.module is call.module for other in calls) > 1
-            if is_linear(call.module) and call.output is result and not again:
+            repeats = sum(c.module is call.module for c in calls) > 1
+            if is_linear(call.module) and call.output is result and not repeats:
                 call.module.__dict__[SUMMED] = True
 
 
@@ -140,10 +141,10 @@ class Norm:
         rounds = self._multiplied and torch.is_autocast_enabled(device)
         return torch.get_autocast_dtype(device) if rounds else dtype
 
-    def add(self, module: Any, x: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    def add(self, module: Any, x: torch.Tensor, branch: torch.Tensor) -> torch.Tensor:
         """Return the sum, and know its norm."""
         sums: torch.Tensor
-        sums, normed = self._add_norm(x, more, module.weight, self._offset, epsilon(module), self.dtype(module))
+        sums, normed = self._add_norm(x, branch, module.weight, self._offset, epsilon(module), self.dtype(module))
         self.computed = sums, normed
         return sums
 
@@ -167,30 +168,27 @@ def _pre_norm_layer(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs
     if following is None or self.training:
         if output.dim() > summed.dim():
             output = output.sum(0)
-        whole: torch.Tensor = summed + output
-        return whole
+        result: torch.Tensor = summed + output
+        return result
     norm: Norm = following.__dict__[FUSED]
     return norm.add(following, summed, output)
 
 
-def _form_of(module: nn.Module) -> Any:
-    return getattr(module.__dict__.get("forward"), "__func__", None)
-
-
-def _rotation(theirs: Callable[..., Any], kernels: ModuleType, layer: Any) -> Callable[..., Any]:
+def _rotation(family_rotation: Callable[..., Any], kernels: ModuleType, layer: Any) -> Callable[..., Any]:
     """Return a layer's rotation by our kernel; by the family's own function where it is asked for something else."""
 
-    def rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **more: Any) -> Any:
-        whole = cos.dim() == 3 and cos.shape == sin.shape and cos.shape[-1] == q.shape[-1] == k.shape[-1]
-        if args or more or not whole or q.dim() != 4:
-            return theirs(q, k, cos, sin, *args, **more)
+    def rotate(
+        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        is_plain = cos.dim() == 3 and cos.shape == sin.shape and cos.shape[-1] == q.shape[-1] == k.shape[-1]
+        if args or kwargs or not is_plain or q.dim() != 4:
+            return family_rotation(q, k, cos, sin, *args, **kwargs)
         return rotated(layer, kernels.rotate, q, k, cos, sin)
 
     return rotate
 
 
-def _rotate_alike(theirs: Any, kernels: ModuleType, like: torch.Tensor) -> bool:
-    """Return whether a family's rotation is ours."""
+def _rotate_alike(family_rotation: Any, kernels: ModuleType, like: torch.Tensor) -> bool:
     q, k, cos, sin = (
         torch.sin(torch.arange(float(size * 2 * WIDTH), device=like.device) * step).view(shape)
         for step, size, shape in (
@@ -201,23 +199,22 @@ def _rotate_alike(theirs: Any, kernels: ModuleType, like: torch.Tensor) -> bool:
         )
     )
     try:
-        return _near(kernels.rotate(q, k, cos, sin), theirs(q, k, cos, sin))
+        return _near(kernels.rotate(q, k, cos, sin), family_rotation(q, k, cos, sin))
     except (TypeError, ValueError, RuntimeError, IndexError):  # it takes something else
         return False
 
 
-def _with_rotation(written: FunctionType, rotate: Callable[..., Any]) -> FunctionType:
-    """Return a forward of attention that calls another rotation."""
-    names = {**written.__globals__, ROTATION: rotate}
-    copied = FunctionType(written.__code__, names, written.__name__, written.__defaults__, written.__closure__)
-    copied.__kwdefaults__ = written.__kwdefaults__
+def _with_rotation(forward: FunctionType, rotate: Callable[..., Any]) -> FunctionType:
+    names = {**forward.__globals__, ROTATION: rotate}
+    copied = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
+    copied.__kwdefaults__ = forward.__kwdefaults__
     return copied
 
 
 def _gates_by_silu(module: nn.Module) -> bool:
-    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    projections = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     activation = getattr(module, "act_fn", None)
-    return all(isinstance(part, nn.Module) for part in parts) and (
+    return all(isinstance(projection, nn.Module) for projection in projections) and (
         isinstance(activation, nn.SiLU) or type(activation).__name__ == "SiLUActivation"
     )
 
@@ -227,22 +224,22 @@ def _let_gate(module: nn.Module, kernels: ModuleType, like: torch.Tensor) -> Non
         output: torch.Tensor = self.down_proj(kernels.gate(self.gate_proj(x), self.up_proj(x)))
         return output
 
-    own: Any = module
-    width = own.gate_proj.in_features
+    mlp: Any = module
+    width = mlp.gate_proj.in_features
     x = torch.sin(torch.arange(2.0 * width, device=like.device)).view(1, 2, width).to(like.dtype)
     ours = MethodType(gated, module)
-    if _near([ours(x)], [own(x)]):
-        own.forward = ours
+    if _near([ours(x)], [mlp(x)]):
+        mlp.forward = ours
 
 
-def _near(ours: Any, theirs: Any) -> bool:
+def _near(actual: Any, expected: Any) -> bool:
     """Return whether tensors agree but for rounding, as far as sums of numbers as large as the largest may.
 
     Zeros agree with nothing: they show nothing.
     """
     return all(
-        our.shape == their.shape
-        and bool(their.any())
-        and bool((our.double() - their.double()).abs().max() <= 32 * torch.finfo(their.dtype).eps * their.abs().max())
-        for our, their in zip(ours, theirs, strict=True)
+        a.shape == b.shape
+        and bool(b.any())
+        and bool((a.double() - b.double()).abs().max() <= 32 * torch.finfo(b.dtype).eps * b.abs().max())
+        for a, b in zip(actual, expected, strict=True)
     )

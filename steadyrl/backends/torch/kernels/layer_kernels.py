@@ -48,21 +48,21 @@ def gate(gates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def add_norm(
-    x: torch.Tensor, more: torch.Tensor, weight: torch.Tensor, offset: float, epsilon: float, dtype: torch.dtype
+    x: torch.Tensor, branch: torch.Tensor, weight: torch.Tensor, offset: float, epsilon: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x + more, and its norm over the root of the mean square, times weights; both carry gradients.
+    """Return x + branch, and its norm over the root of the mean square, times weights; both carry gradients.
 
     Args:
         x: [..., H], of any floating type and strides; the sum has its type.
-        more: The same shape, of any floating type; or [P, ..., H] in float32, parts whose sum is rounded to ``dtype``
+        branch: The same shape, of any floating type; or [P, ..., H] in float32, parts whose sum is rounded to ``dtype``
             first, contiguous. Parts carry no gradients.
         weight: [H].
         offset: What is added to the weights; 1 for those that say how far they are from 1.
         epsilon: What is added to the mean square.
         dtype: Of the norm.
     """
-    both: tuple[torch.Tensor, torch.Tensor] = _AddNorm.apply(x, more, weight, offset, epsilon, dtype)
-    return both
+    outputs: tuple[torch.Tensor, torch.Tensor] = _AddNorm.apply(x, branch, weight, offset, epsilon, dtype)
+    return outputs
 
 
 def moved(tensors: Sequence[torch.Tensor], index: torch.Tensor, back: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -83,9 +83,9 @@ def products(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor
     Args:
         pairs: Tensors of float32, contiguous, of one size in each pair.
     """
-    sums = torch.zeros(len(pairs), PARTS, 3, device=pairs[0][0].device)
-    for own, (a, b) in zip(sums, pairs, strict=True):
-        _products[(min(PARTS, triton.cdiv(a.numel(), BLOCK)),)](a, b, own, a.numel(), BLOCK=BLOCK, num_warps=4)
+    sums = torch.zeros(len(pairs), PARTS, 3, device=pairs[0][0].device)  # a sum for each program
+    for block_sums, (a, b) in zip(sums, pairs, strict=True):
+        _products[(min(PARTS, triton.cdiv(a.numel(), BLOCK)),)](a, b, block_sums, a.numel(), BLOCK=BLOCK, num_warps=4)
     return sums.sum((0, 1), dtype=torch.float64)
 
 
@@ -131,18 +131,18 @@ class _Moved(torch.autograd.Function):
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x, more, weight, offset, epsilon, dtype):
+    def forward(ctx: Any, x, branch, weight, offset, epsilon, dtype):
         rows, width = _as_rows(x), x.shape[-1]
         sums = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         normed = torch.empty(x.shape, dtype=dtype, device=x.device)
         scales = torch.empty(len(rows), device=x.device)
-        extra, parts = _as_rows(more), more.shape[0] if more.dim() > x.dim() else 0
+        extra, part_count = _as_rows(branch), branch.shape[0] if branch.dim() > x.dim() else 0
         _add_norm[(len(rows),)](
             rows, extra, weight, sums, normed, scales, rows.stride(0), extra.stride(0), width, offset, epsilon,
-            WIDTH=triton.next_power_of_2(width), PARTS=parts, num_warps=_warps(width), **early(x.device),
+            WIDTH=triton.next_power_of_2(width), PARTS=part_count, num_warps=_warps(width), **early(x.device),
         )  # fmt: skip
         ctx.save_for_backward(sums, weight, scales)
-        ctx.offset, ctx.types = offset, (x.dtype, more.dtype)
+        ctx.offset, ctx.types = offset, (x.dtype, branch.dtype)
         return sums, normed
 
     @staticmethod
@@ -150,15 +150,15 @@ class _AddNorm(torch.autograd.Function):
         sums, weight, scales = ctx.saved_tensors
         width = sums.shape[-1]
         rows = sums.numel() // width
-        d_x, d_more = (torch.empty(sums.shape, dtype=dtype, device=sums.device) for dtype in ctx.types)
+        d_x, d_branch = (torch.empty(sums.shape, dtype=dtype, device=sums.device) for dtype in ctx.types)
         programs = min(rows, PROGRAMS)
-        d_weights = torch.empty(programs, width, device=sums.device)
+        d_weights = torch.empty(programs, width, device=sums.device)  # a sum for each program
         _add_norm_back[(programs,)](
-            d_sums.contiguous(), d_normed.contiguous(), sums, weight, scales, d_x, d_more, d_weights, rows, width,
+            d_sums.contiguous(), d_normed.contiguous(), sums, weight, scales, d_x, d_branch, d_weights, rows, width,
             ctx.offset, WIDTH=triton.next_power_of_2(width), num_warps=_warps(width),
         )  # fmt: skip
         d_weight = d_weights.sum(0).to(weight.dtype) if ctx.needs_input_grad[2] else None
-        return d_x, d_more, d_weight, None, None, None
+        return d_x, d_branch, d_weight, None, None, None
 
 
 def _warps(width: int) -> int:
@@ -187,12 +187,12 @@ def _moved(tensors, index):
     rows = [_as_rows(x.flatten(1)) for x in tensors]
     to = tuple(torch.empty(len(index), *x.shape[1:], dtype=x.dtype, device=x.device) for x in tensors)
     blocks = [triton.next_power_of_2(x.shape[1]) for x in rows]
-    places = max(1, BLOCK * 4 // max(blocks))
+    rows_per_program = max(1, BLOCK * 4 // max(blocks))
     all_three = [*range(len(rows)), 0, 0][:3]
-    _move[(triton.cdiv(len(index), places), len(rows))](
+    _move[(triton.cdiv(len(index), rows_per_program), len(rows))](
         *(rows[i] for i in all_three), *(to[i] for i in all_three), index, len(index),
         *(rows[i].stride(0) for i in all_three), *(rows[i].shape[1] for i in all_three),
-        *(blocks[i] for i in all_three), PLACES=places, num_warps=4,
+        *(blocks[i] for i in all_three), PLACES=rows_per_program, num_warps=4,
     )  # fmt: skip
     return to
 
@@ -223,11 +223,11 @@ def _rotate(
     row, place = token // length, token % length
     half: tl.constexpr = WIDTH // 2
     d = tl.arange(0, HALF)
-    of_cos, of_sin = cos + row * cos_row + place * cos_place + d, sin + row * sin_row + place * sin_place + d
-    cos_1 = tl.load(of_cos, mask=d < half, other=0.0).to(tl.float32)[None]
-    cos_2 = tl.load(of_cos + half, mask=d < half, other=0.0).to(tl.float32)[None]
-    sin_1 = tl.load(of_sin, mask=d < half, other=0.0).to(tl.float32)[None]
-    sin_2 = tl.load(of_sin + half, mask=d < half, other=0.0).to(tl.float32)[None]
+    cos_ptr, sin_ptr = cos + row * cos_row + place * cos_place + d, sin + row * sin_row + place * sin_place + d
+    cos_1 = tl.load(cos_ptr, mask=d < half, other=0.0).to(tl.float32)[None]
+    cos_2 = tl.load(cos_ptr + half, mask=d < half, other=0.0).to(tl.float32)[None]
+    sin_1 = tl.load(sin_ptr, mask=d < half, other=0.0).to(tl.float32)[None]
+    sin_2 = tl.load(sin_ptr + half, mask=d < half, other=0.0).to(tl.float32)[None]
     h = tl.arange(0, ROWS)
     if tl.program_id(1) == 0:
         _turn(
@@ -249,9 +249,9 @@ def _turn(
     """Turn the heads of one token; BACK takes a gradient of what was turned to that of what was not."""
     half: tl.constexpr = WIDTH // 2
     inside = (h < HEADS)[:, None] & (d < half)[None]
-    at = x + h[:, None] * of_head + d[None] * of_one
-    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(at + half * of_one, mask=inside, other=0.0).to(tl.float32)
+    ptr = x + h[:, None] * of_head + d[None] * of_one
+    first = tl.load(ptr, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(ptr + half * of_one, mask=inside, other=0.0).to(tl.float32)
     if BACK:
         low, high = first * cos_1 + second * sin_2, second * cos_2 - first * sin_1
     else:
@@ -308,17 +308,17 @@ def _gate_back(gates, values, d_gated, d_gates, d_values, gates_row, values_row,
 
 @triton.jit
 def _add_norm(
-    x, more, weight, sums, normed, scales, x_row, more_row, width, offset, epsilon, WIDTH: tl.constexpr,
+    x, branch, weight, sums, normed, scales, x_row, branch_row, width, offset, epsilon, WIDTH: tl.constexpr,
     PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     begin(EARLY)
     row, n = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside = n < width
-    extra = tl.load(more + row * more_row + n, mask=inside, other=0.0).to(tl.float32)
+    extra = tl.load(branch + row * branch_row + n, mask=inside, other=0.0).to(tl.float32)
     if PARTS > 0:
         for part in tl.static_range(1, PARTS):
-            at = part * tl.num_programs(0) + row
-            extra += tl.load(more + at * more_row + n, mask=inside, other=0.0)
+            branch_place = part * tl.num_programs(0) + row
+            extra += tl.load(branch + branch_place * branch_row + n, mask=inside, other=0.0)
         extra = extra.to(normed.dtype.element_ty).to(tl.float32)  # as a product that is not in parts is rounded
     added = tl.load(x + row * x_row + n, mask=inside, other=0.0).to(tl.float32) + extra
     rounded = added.to(sums.dtype.element_ty)  # the norm is of the sum as it is stored
@@ -332,7 +332,7 @@ def _add_norm(
 
 @triton.jit(do_not_specialize=["rows"])
 def _add_norm_back(
-    d_sums, d_normed, sums, weight, scales, d_x, d_more, d_weights, rows, width, offset, WIDTH: tl.constexpr
+    d_sums, d_normed, sums, weight, scales, d_x, d_branch, d_weights, rows, width, offset, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Go back through every n-th row; each program has its own sum for the weights."""
     n = tl.arange(0, WIDTH)
@@ -340,16 +340,17 @@ def _add_norm_back(
     w = tl.load(weight + n, mask=inside, other=0.0).to(tl.float32) + offset
     d_weight = tl.zeros([WIDTH], tl.float32)
     for number in range(tl.program_id(0), rows, tl.num_programs(0)):
-        at = (tl.zeros([WIDTH], tl.int64) + number) * width + n
+        # In 64 bits: rows times their width may exceed 2^31.
+        index = (tl.zeros([WIDTH], tl.int64) + number) * width + n
         scale = tl.load(scales + number)
-        unit = tl.load(sums + at, mask=inside, other=0.0).to(tl.float32) * scale
-        d = tl.load(d_normed + at, mask=inside, other=0.0).to(tl.float32)
+        unit = tl.load(sums + index, mask=inside, other=0.0).to(tl.float32) * scale
+        d = tl.load(d_normed + index, mask=inside, other=0.0).to(tl.float32)
         d_weight += d * unit
         d_unit = d * w
         slope = scale * (d_unit - unit * (tl.sum(d_unit * unit, 0) / width))
-        slope += tl.load(d_sums + at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(d_x + at, slope.to(d_x.dtype.element_ty), mask=inside)
-        tl.store(d_more + at, slope.to(d_more.dtype.element_ty), mask=inside)
+        slope += tl.load(d_sums + index, mask=inside, other=0.0).to(tl.float32)
+        tl.store(d_x + index, slope.to(d_x.dtype.element_ty), mask=inside)
+        tl.store(d_branch + index, slope.to(d_branch.dtype.element_ty), mask=inside)
     tl.store(d_weights + tl.program_id(0) * width + n, d_weight, mask=inside)
 
 
@@ -359,9 +360,9 @@ def _products(a, b, sums, count, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     ab, aa, bb = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(count, BLOCK), tl.num_programs(0)):
-        at = (tl.zeros([BLOCK], tl.int64) + block) * BLOCK + n
-        x = tl.load(a + at, mask=at < count, other=0.0)
-        y = tl.load(b + at, mask=at < count, other=0.0)
+        index = (tl.zeros([BLOCK], tl.int64) + block) * BLOCK + n
+        x = tl.load(a + index, mask=index < count, other=0.0)
+        y = tl.load(b + index, mask=index < count, other=0.0)
         ab += x * y
         aa += x * x
         bb += y * y

@@ -86,9 +86,9 @@ def row_comparison(
         kept_mask: See ``row_stats``.
     """
     logprobs = torch.empty(len(logits), device=logits.device)
-    entropies, theirs, kl, norms = (torch.empty_like(logprobs) for _ in range(4))
-    _launch(_comparison, logits, 1, reference, kept_mask, chosen, logprobs, entropies, theirs, kl, norms, scale)
-    return logprobs, entropies, theirs, kl, norms
+    entropies, ref_logprobs, kl, norms = (torch.empty_like(logprobs) for _ in range(4))
+    _launch(_comparison, logits, 1, reference, kept_mask, chosen, logprobs, entropies, ref_logprobs, kl, norms, scale)
+    return logprobs, entropies, ref_logprobs, kl, norms
 
 
 def compared(
@@ -103,20 +103,20 @@ def compared(
         logprobs, norms, entropies = row_stats(policy(), chosen, scale, kept_mask, True)
         assert entropies is not None
         return {"logprobs": logprobs, "entropy": entropies, "norms": norms}
-    logits = reference()
-    logprobs, entropies, theirs, kl, norms = row_comparison(policy(), logits, chosen, scale, kept_mask)
+    ref_logits = reference()
+    logprobs, entropies, ref_logprobs, kl, norms = row_comparison(policy(), ref_logits, chosen, scale, kept_mask)
     measured = {
-        "logprobs": logprobs, "entropy": entropies, "ref_logprobs": theirs, "kl_ref_exact": kl, "norms": norms
+        "logprobs": logprobs, "entropy": entropies, "ref_logprobs": ref_logprobs, "kl_ref_exact": kl, "norms": norms
     }  # fmt: skip
     if kept_mask is not None:
-        measured["kl_ref_full"] = kl + theirs - row_stats(logits, chosen, scale, None, False)[0]
+        measured["kl_ref_full"] = kl + ref_logprobs - row_stats(ref_logits, chosen, scale, None, False)[0]
     return measured
 
 
-def _launch(kernel: Any, logits: torch.Tensor, blocks: int, *more: Any) -> None:
+def _launch(kernel: Any, logits: torch.Tensor, blocks: int, *arguments: Any) -> None:
     """Run a kernel on each row, or on each of the blocks of each row."""
     rows, vocabulary = logits.shape
-    kernel[(rows, blocks)](logits, *more, V=vocabulary, BLOCK=BLOCK, num_warps=WARPS)
+    kernel[(rows, blocks)](logits, *arguments, V=vocabulary, BLOCK=BLOCK, num_warps=WARPS)
 
 
 @triton.jit
@@ -185,7 +185,7 @@ def _comparison(
     chosen: tl.tensor,
     logprobs: tl.tensor,
     entropies: tl.tensor,
-    theirs: tl.tensor,
+    ref_logprobs: tl.tensor,
     kl: tl.tensor,
     norms: tl.tensor,
     scale: tl.tensor,
@@ -213,7 +213,7 @@ def _comparison(
         ref_sums = tl.exp(ref_before - ref_top) * ref_sums + tl.exp(ref - ref_top)
     total, ref_total = tl.sum(sums, 0), tl.sum(ref_sums, 0)
     tl.store(logprobs + row, _at_chosen(logits, kept_mask, chosen, row, scale, V) - top - tl.log(total))
-    tl.store(theirs + row, _at_chosen(reference, kept_mask, chosen, row, scale, V) - ref_top - tl.log(ref_total))
+    tl.store(ref_logprobs + row, _at_chosen(reference, kept_mask, chosen, row, scale, V) - ref_top - tl.log(ref_total))
     tl.store(entropies + row, tl.log(total) - tl.sum(products, 0) / total)
     tl.store(norms + row, top + tl.log(total))
     # The log of a ratio near 1 is more exact than the difference of two logs.

@@ -33,8 +33,8 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> t
         )
     logp, expected_logp = logits.float().log_softmax(-1), expected.float().log_softmax(-1)
     if dtype == torch.float32:
-        far = (logp - expected_logp).abs().max().item()
-        return far <= NATS, f"{far:.2g} nats apart, expected at most {NATS:g}"
+        gap = (logp - expected_logp).abs().max().item()
+        return gap <= NATS, f"{gap:.2g} nats apart, expected at most {NATS:g}"
     divergence = (expected_logp.exp() * (expected_logp - logp)).sum(-1).max().item()
     return divergence <= KL, f"a KL divergence of {divergence:.2g} nats, expected at most {KL:g}"
 
@@ -43,9 +43,9 @@ def equal_logits(logits: torch.Tensor, expected: torch.Tensor) -> tuple[bool, st
     """Return whether logits [..., V] are those expected but for rounding, and how far they are apart, in words."""
     if logits.shape != expected.shape:
         return False, _shapes(logits, expected)
-    far = (logits - expected).abs()
-    worst = (far - SHARE * expected.abs()).argmax()
-    apart, allowed = (x.flatten()[worst].item() for x in (far, SHARE * expected.abs() + LEAST))
+    gaps = (logits - expected).abs()
+    worst = (gaps - SHARE * expected.abs()).argmax()
+    apart, allowed = (x.flatten()[worst].item() for x in (gaps, SHARE * expected.abs() + LEAST))
     return apart <= allowed, f"{apart:.2g} apart, expected at most {allowed:.2g}"
 
 

@@ -28,12 +28,12 @@ from steadyrl.core.sections import ModelSection
 log = logging.getLogger(__name__)
 
 # Of these peft adapts neither, for kernels that take their weights past the module (its tuners_utils.py).
-_PAST_MODULES = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
+_KERNELS_PAST_MODULES = {"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"}
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A causal model in two parts."""
+class SplitModel:
+    """A causal model in two: what gives hidden states, and what makes logits of them."""
 
     body: nn.Module
     """Token ids to hidden states."""
@@ -56,17 +56,17 @@ def load_model(
         ModelError: The folder is missing or incomplete, or nothing can be loaded from it.
     """
     path, config = open_folder(section)
-    trusted, more = section.trust_remote_code, {} if quantize == "none" else in_four_bits(device, dtype)
+    trusted, quantization = section.trust_remote_code, {} if quantize == "none" else in_four_bits(device, dtype)
     with reading(section.path):
         tokenizer = read_tokenizer(path, trusted)
         # Attention is torch's own where the model has it, else plain products; transformers chooses.
         model, loading_info = class_of(config).from_pretrained(
             path, config=config, use_safetensors=True, dtype=dtype, output_loading_info=True, trust_remote_code=trusted,
-            **more,
+            **quantization,
         )  # fmt: skip
         ends, rows = model.generation_config.eos_token_id, model.get_input_embeddings().weight.shape[0]
         _freeze_others(model)
-        _say_untied(model, section.path)
+        _record_untied(model, section.path)
         extra_files = {} if text_part(model) is None else beside(path)
     if loading_info["missing_keys"]:  # transformers would fill them with random numbers
         raise ModelError(
@@ -80,7 +80,7 @@ def load_model(
         )  # fmt: skip
     if quantize == "none":
         model = model.to(device).eval()
-        portable.check_probe(Path(path), *probe.of(model))
+        portable.check_probe(Path(path), *probe.measure_of(model))
     else:  # it is on its device, and computes something else than what was saved
         keep_layout(model.eval())
     if section.lora_rank:
@@ -119,7 +119,7 @@ def _freeze_others(model: Any) -> None:
             parameter.requires_grad_(False)
 
 
-def _say_untied(model: Any, path: str) -> None:
+def _record_untied(model: Any, path: str) -> None:
     """Let the configuration say what was loaded where it ties two embeddings whose weights differ.
 
     transformers keeps both, and other programs would read one of them in the place of both from what is saved.
@@ -167,11 +167,11 @@ def add_lora(model: Any, section: ModelSection) -> Any:
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"model.lora_targets = '{section.lora_targets}': {reason} ({expected})") from error
     names = adapted.base_model.targeted_module_names
-    wanted, own = [] if section.lora_targets == "all-linear" else targets, adapted.peft_config["default"]
-    if getattr(own, "target_parameters", None):  # peft has moved the names of fused experts there
-        wanted = [name for name in wanted if name in own.target_modules]
+    requested, adapter_config = [] if section.lora_targets == "all-linear" else targets, adapted.peft_config["default"]
+    if getattr(adapter_config, "target_parameters", None):  # peft has moved the names of fused experts there
+        requested = [name for name in requested if name in adapter_config.target_modules]
     # peft does not tell that it found no module for one where it found others.
-    if unknown := [name for name in wanted if not any(f".{module}".endswith(f".{name}") for module in names)]:
+    if unknown := [name for name in requested if not any(f".{module}".endswith(f".{name}") for module in names)]:
         raise ConfigError(
             f"model.lora_targets = '{section.lora_targets}': the model has no module '{unknown[0]}'; {expected}"
         )
@@ -193,7 +193,7 @@ def _no_targets(model: Any, modules: dict[str, nn.Module]) -> str | None:
     patterns, text = [], text_part(model)
     if text is not None:
         patterns.append(rf"(?!{re.escape(next(name for name, module in modules.items() if module is text))}\.).*")
-    if model.config.model_type in _PAST_MODULES:
+    if model.config.model_type in _KERNELS_PAST_MODULES:
         patterns.append(r".*\.(?:out_proj|conv1d)")
     odd = {name.rpartition(".")[2] for name, module in modules.items() if not _multiplies(module)}
     patterns += [rf".*\.{re.escape(name)}" for name in sorted(odd)]
@@ -205,7 +205,7 @@ def _multiplies(module: nn.Module) -> bool:
     """Return False for what transformers has made of a linear layer if it is none any more."""
     if not isinstance(module, nn.Linear) or not type(module).__module__.startswith("transformers.models."):
         return True
-    x = torch.ones(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)
+    x = torch.ones(2, module.in_features, dtype=module.weight.dtype, device=module.weight.device)  # [2, in]
     try:
         with torch.no_grad():
             y: Any = module(x)
@@ -218,7 +218,7 @@ def _linear_names(modules: dict[str, nn.Module], table: torch.Tensor) -> list[st
     """Return the last parts of the names of a model's linear layers, less a head that is the input embedding."""
     kinds = (nn.Linear, require("transformers").Conv1D)
     return sorted(
-        {name.rpartition(".")[2] for name, it in modules.items() if isinstance(it, kinds) and it.weight is not table}
+        {name.rpartition(".")[2] for name, m in modules.items() if isinstance(m, kinds) and m.weight is not table}
     )
 
 
@@ -233,7 +233,7 @@ def _body(inner: Any) -> Any:
 
 
 @full_float32()
-def split_head(model: Any) -> Parts:
+def split_head(model: Any) -> SplitModel:
     """Return the part that gives hidden states and the part that gives logits of a causal model.
 
     Raises:
@@ -247,7 +247,7 @@ def split_head(model: Any) -> Parts:
             f"transformers gives no part of the model type '{kind}' that ends in hidden states, or none that makes "
             "logits of them; expected both, as nearly all families have (see docs/models.md)"
         )
-    ids = torch.arange(4, device=inner.device)[None] % config.vocab_size
+    ids = torch.arange(4, device=inner.device)[None] % config.vocab_size  # [1, 4]
     try:
         with torch.no_grad():
             model_logits = inner(input_ids=ids, use_cache=False).logits.float()
@@ -283,4 +283,4 @@ def split_head(model: Any) -> Parts:
             f"config.json names: the layer's logits and the model's are {apart}; expected hidden states, then one "
             "linear layer, as nearly all families have (see docs/models.md)"
         )
-    return Parts(body, head, scale)
+    return SplitModel(body, head, scale)

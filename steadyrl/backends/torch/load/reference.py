@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from steadyrl.backends.torch.load.model import Parts, split_head
+from steadyrl.backends.torch.load.model import SplitModel, split_head
 from steadyrl.backends.torch.read.reader import Reader
 
 
@@ -24,13 +24,13 @@ class Reference:
         head: Hidden states to logits.
     """
 
-    def __init__(self, model: Any, parts: Parts, lower: torch.dtype | None, kept_on: Literal["device", "cpu"]):
+    def __init__(self, model: Any, split: SplitModel, lower: torch.dtype | None, kept_on: Literal["device", "cpu"]):
         self.model = copy.deepcopy(model).requires_grad_(False)
-        own = replace(split_head(self.model), ours=parts.ours)  # the copy is registered as the model is
-        self.read = Reader(self.model, own, lower)
-        self.head, self._visits = own.head, kept_on == "cpu"
-        if self._visits:
-            _put(self.model, torch.device("cpu"))
+        split_copy = replace(split_head(self.model), ours=split.ours)  # the copy is registered as the model is
+        self.read = Reader(self.model, split_copy, lower)
+        self.head, self._moves = split_copy.head, kept_on == "cpu"
+        if self._moves:
+            _move_to(self.model, torch.device("cpu"))
 
     @contextmanager
     def on(self, device: torch.device) -> Iterator[None]:
@@ -38,7 +38,7 @@ class Reference:
 
         They are copied as a whole: scoring holds no gradients, which take at least as much room.
         """
-        home = _put(self.model, device) if self._visits else []
+        home = _move_to(self.model, device) if self._moves else []
         try:
             yield
         finally:
@@ -46,7 +46,7 @@ class Reference:
                 setattr(module, name, weight)
 
 
-def _put(model: nn.Module, device: torch.device) -> list[tuple[nn.Module, str, nn.Parameter]]:
+def _move_to(model: nn.Module, device: torch.device) -> list[tuple[nn.Module, str, nn.Parameter]]:
     """Move frozen weights, tied ones once; return (module, name, weight) as they were."""
     weights = [
         (module, name, weight)

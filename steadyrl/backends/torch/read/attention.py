@@ -114,8 +114,8 @@ def causal_within(visibility: Visibility, length: int, device: torch.device) -> 
     """
     if visibility is CAUSAL:
         return True
-    place = torch.arange(length, device=device)
-    return bool((visible(visibility, place[-1:], place) & visible(visibility, place, place[:1])).all())
+    position = torch.arange(length, device=device)
+    return bool((visible(visibility, position[-1:], position) & visible(visibility, position, position[:1])).all())
 
 
 def visible(visibility: Visibility, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -142,16 +142,16 @@ def attend(
     value: torch.Tensor,
     attention_mask: Any,
     scaling: float | None = None,
-    **more: Any,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend as the present view does; without one as transformers does. Registered with transformers."""
     view = _view.get()
     if view is None:
         attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **more
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return attended
-    if unsupported := [name for name in OTHER_INPUTS if more.get(name) is not None]:
+    if unsupported := [name for name in OTHER_INPUTS if kwargs.get(name) is not None]:
         raise ModelError(f"attention with {', '.join(unsupported)} is transformers' own alone")
     number: Any = module.layer_idx
     return view.attend(number, query, key, value, attention_mask, scaling), None

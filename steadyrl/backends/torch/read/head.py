@@ -13,12 +13,14 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from steadyrl.backends.torch.arithmetic import add_product, wide_product
-from steadyrl.backends.torch.device import of_triton
+from steadyrl.backends.torch.device import optional_kernels, to_device
 from steadyrl.backends.torch.read.products import Function, product, without_autocast
+from steadyrl.core.types import Batch, Sampling
 
 CHUNK = 2**23  # logits computed at once
 CHUNK_ON_GPU = 2**27  # there a product of few rows takes longer to begin than to compute
@@ -76,10 +78,32 @@ def chosen_logprobs(
     return logprobs, entropies if entropy else None
 
 
+def sampled_tokens(
+    batch: Batch, sampling: Sampling, vocabulary: int, device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor, float]:
+    """Return how completion tokens were sampled, row by row.
+
+    Returns:
+        The ids that truncation left, [N, V] bool, None where nothing was cut; the ids sampled, [N] int64; and what
+        logits are multiplied by before log-probs are taken.
+    """
+    chosen = to_device(batch.tokens[batch.completion_mask].astype(np.int64), device)
+    if sampling.logprobs == "raw":
+        return None, chosen, 1.0
+    if batch.kept is None:
+        return None, chosen, 1.0 / sampling.temperature
+    lengths = batch.kept.lengths[batch.completion_mask]
+    kept_mask = torch.zeros(len(lengths), vocabulary, dtype=torch.bool, device=device)
+    rows = to_device(np.repeat(np.arange(len(lengths)), lengths), device)
+    kept_mask[rows, to_device(batch.kept.ids.astype(np.int64), device)] = True
+    kept_mask[to_device(np.flatnonzero(lengths == 0), device)] = True  # 0 ids stand for a token where nothing was cut
+    return kept_mask, chosen, 1.0 / sampling.temperature
+
+
 def distributions(
     policy: Callable[[slice], torch.Tensor],
     reference: tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor] | None,
-    drawn: tuple[torch.Tensor | None, torch.Tensor, float],
+    sampled: tuple[torch.Tensor | None, torch.Tensor, float],
     vocabulary: int,
 ) -> Iterator[tuple[slice, str, torch.Tensor]]:
     """Yield (rows, name, values) of what is measured from whole distributions, a chunk of rows at a time.
@@ -89,16 +113,16 @@ def distributions(
     Args:
         policy: What makes logits [rows, V] of these of the N tokens.
         reference: What makes logits of hidden states, and those of the tokens [N, H]; None without a reference.
-        drawn: See ``how_drawn``.
+        sampled: See ``sampled_tokens``.
         vocabulary: V.
     """
-    kept_mask, chosen, scale = drawn
+    kept_mask, chosen, scale = sampled
     kernels = row_kernels(chosen.device)
     measure = _compared if kernels is None else kernels.compared
     for rows in chunks(len(chosen), vocabulary, chosen.device):
-        theirs = None if reference is None else partial(reference[0], reference[1][rows])
+        reference_rows = None if reference is None else partial(reference[0], reference[1][rows])
         cut = None if kept_mask is None else kept_mask[rows]
-        for name, values in measure(partial(policy, rows), theirs, chosen[rows], scale, cut).items():
+        for name, values in measure(partial(policy, rows), reference_rows, chosen[rows], scale, cut).items():
             yield rows, name, values
 
 
@@ -109,19 +133,18 @@ def _compared(
     scale: float,
     kept_mask: torch.Tensor | None,
 ) -> dict[str, torch.Tensor]:
-    """See ``distributions``; the reference's logits are made once the policy's are not needed any more."""
-    at = chosen[:, None]
+    index = chosen[:, None]
     logp = log_softmax(policy(), scale, kept_mask)  # [n, V]
-    p = logp.exp()
-    measured = {"logprobs": logp.gather(1, at)[:, 0], "entropy": -expected(p, logp, kept_mask is not None)}
+    p = logp.exp()  # [n, V]
+    measured = {"logprobs": logp.gather(1, index)[:, 0], "entropy": -expected(p, logp, kept_mask is not None)}
     if reference is not None:
-        theirs = reference()
-        ref = log_softmax(theirs, scale, kept_mask)
-        measured["ref_logprobs"] = ref_logprobs = ref.gather(1, at)[:, 0]
+        ref_logits = reference()  # once the policy's logits are not needed any more
+        ref = log_softmax(ref_logits, scale, kept_mask)  # [n, V]
+        measured["ref_logprobs"] = ref_logprobs = ref.gather(1, index)[:, 0]
         measured["kl_ref_exact"] = exact = expected(p, logp.sub_(ref), kept_mask is not None)
         if kept_mask is not None:
             # Of every kept token the reference's two log-probs differ by the same: the mass that was cut.
-            full_logprobs = log_softmax(theirs, scale, None).gather(1, at)[:, 0]
+            full_logprobs = log_softmax(ref_logits, scale, None).gather(1, index)[:, 0]
             measured["kl_ref_full"] = exact + ref_logprobs - full_logprobs
     return measured
 
@@ -199,7 +222,7 @@ def chunks(rows: int, vocabulary: int, device: torch.device) -> list[slice]:
     return [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
 
 
-@of_triton
+@optional_kernels
 def row_kernels(device: torch.device) -> ModuleType:
     """Return the module ``rows``, tried on one row."""
     from steadyrl.backends.torch.kernels import rows
@@ -239,16 +262,16 @@ class _Chosen(torch.autograd.Function):
         weights, norms = logprobs.new_empty((len(hidden), len(weight)) if keep else 0), torch.empty_like(logprobs)
         if measured is not None:
             logprobs, entropies, norms = (x.clone() for x in measured)
-        for part in chunks(len(hidden), len(weight), hidden.device) if measured is None else ():
-            room = weights[part] if keep else None
-            cut = None if kept_mask is None else kept_mask[part]
-            logits = _bend(_logits(hidden[part], wide, offset, None if entropy else room), cap)
+        for chunk in chunks(len(hidden), len(weight), hidden.device) if measured is None else ():
+            room = weights[chunk] if keep else None
+            cut = None if kept_mask is None else kept_mask[chunk]
+            logits = _bend(_logits(hidden[chunk], wide, offset, None if entropy else room), cap)
             if kernels is None:
-                logprobs[part], norms[part], spread = _stats(logits, chosen[part], scale, cut, entropy, room)
+                logprobs[chunk], norms[chunk], spread = _stats(logits, chosen[chunk], scale, cut, entropy, room)
             else:
-                logprobs[part], norms[part], spread = kernels.row_stats(logits, chosen[part], scale, cut, entropy)
+                logprobs[chunk], norms[chunk], spread = kernels.row_stats(logits, chosen[chunk], scale, cut, entropy)
             if spread is not None:
-                entropies[part] = spread
+                entropies[chunk] = spread
             del logits  # before the next ones are made
         if needed:  # the way back overwrites the weights: it is taken once
             ctx.save_for_backward(hidden, wide, offset, chosen, kept_mask, weights, norms, entropies)
@@ -267,28 +290,29 @@ class _Chosen(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if has_bias and to_bias else None
         d_logprobs, d_entropies = gradients
 
-        def by_logits(part: slice) -> torch.Tensor:  # what it makes on the way is gone before the next part's
-            slope, cut = None, None if kept_mask is None else kept_mask[part]
-            of_entropy = (entropies[part], d_entropies[part]) if entropy else None
+        def by_logits(chunk: slice) -> torch.Tensor:  # what it makes on the way is gone before the next chunk's
+            slope, cut = None, None if kept_mask is None else kept_mask[chunk]
+            of_entropy = (entropies[chunk], d_entropies[chunk]) if entropy else None
             if not keep:
-                logits = _bend(_logits(hidden[part], weight, bias), cap)
+                logits = _bend(_logits(hidden[chunk], weight, bias), cap)
                 slope = (logits / cap).square_().neg_().add_(1.0) if cap else None
             if kernels is None:
-                p = weights[part] if keep else _shift(logits, scale, cut).exp_()
-                d: torch.Tensor = _slopes(p, chosen[part], scale, norms[part], d_logprobs[part], of_entropy)
+                p = weights[chunk] if keep else _shift(logits, scale, cut).exp_()
+                d: torch.Tensor = _slopes(p, chosen[chunk], scale, norms[chunk], d_logprobs[chunk], of_entropy)
             else:
-                at = chosen[part], scale, cut, norms[part]
-                d = kernels.row_slopes(logits, *at, d_logprobs[part], of_entropy, hidden.dtype)
+                d = kernels.row_slopes(
+                    logits, chosen[chunk], scale, cut, norms[chunk], d_logprobs[chunk], of_entropy, hidden.dtype
+                )
             if slope is not None:
                 d *= slope
             return d.to(hidden.dtype)
 
-        for part in chunks(len(hidden), len(weight), hidden.device):
-            d = by_logits(part)
+        for chunk in chunks(len(hidden), len(weight), hidden.device):
+            d = by_logits(chunk)  # [n, V]
             if d_hidden is not None:
-                wide_product(d, weight, out=d_hidden[part])
+                wide_product(d, weight, out=d_hidden[chunk])
             if d_weight is not None:
-                add_product(d_weight, d.t(), hidden[part], keep=part.start > 0)
+                add_product(d_weight, d.t(), hidden[chunk], keep=chunk.start > 0)
             if d_bias is not None:
                 d_bias += d.sum(0, dtype=torch.float32)
             del d  # before the next one is made
@@ -309,10 +333,10 @@ def _stats(
     room: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Return log-probs, sums of the exponentials of shifted logits, and entropies; the exponentials go to ``room``."""
-    z = _shift(logits, scale, kept_mask)
+    z = _shift(logits, scale, kept_mask)  # [n, V]
     chosen_z = z.gather(1, chosen[:, None])[:, 0]
     p = torch.exp(z, out=room if entropy else z)
-    total = p.sum(-1)
+    total = p.sum(-1)  # [n]
     if not entropy:
         return chosen_z - total.log(), total, None
     # The smallest float stands in for -inf, which times 0 is no number.
@@ -333,7 +357,7 @@ def _slopes(
     else:
         entropies, d_entropies = of_entropy
         p = weights.div_(totals[:, None])
-        steep = torch.special.xlogy(p, p).mul_(d_entropies[:, None])
+        steep = torch.special.xlogy(p, p).mul_(d_entropies[:, None])  # [n, V]
         d = p.mul_(-(d_logprobs + d_entropies * entropies)[:, None]).sub_(steep)
     d.scatter_add_(1, chosen[:, None], d_logprobs[:, None])
     if scale != 1.0:

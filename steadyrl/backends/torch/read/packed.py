@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from steadyrl.backends.torch.device import sent
+from steadyrl.backends.torch.device import to_device
 from steadyrl.backends.torch.footprint import WORTH_SHARING
 from steadyrl.backends.torch.kernels.fused import layer_kernels
 from steadyrl.backends.torch.read.attention import View, Visibility, causal_within, closed, visible
@@ -52,7 +52,7 @@ class Packed:
 
     ids: torch.Tensor
     """[K] int64."""
-    places: torch.Tensor
+    positions: torch.Tensor
     """[K] int64, positions within their rows."""
     source: np.ndarray
     """[K] int64, where each stands in the flattened [B * T] of the batch."""
@@ -68,33 +68,33 @@ class Packed:
     """[R] int64, the position where each answer starts: the length of its prompt."""
 
 
-def pack(part: Batch, device: torch.device) -> Packed:
+def pack(batch: Batch, device: torch.device) -> Packed:
     """Pack the rows of a batch as far as completion tokens depend on them.
 
     Args:
-        part: [B, T]; every row has at least one prompt token before its first completion token, or no completion.
+        batch: [B, T]; every row has at least one prompt token before its first completion token, or no completion.
         device: Where the tensors go.
     """
-    mask = part.completion_mask
+    mask = batch.completion_mask
     columns = np.arange(mask.shape[1])
     ends = np.where(mask, columns, 0).max(axis=1)  # [B], tokens before the last completion token are read
     starts = np.where(mask.any(axis=1), mask.argmax(axis=1), 0)  # [B]
-    texts_before = [part.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
+    texts_before = [batch.tokens[row, :start].tobytes() for row, start in enumerate(starts)]
     numbers: dict[bytes, int] = {}
-    prompt_of = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in texts_before])
+    prompt_of = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in texts_before])  # [R]
     shared_tokens = (ends - starts).sum() + starts[np.unique(prompt_of, return_index=True)[1]].sum()
     little = device.type == "cuda" and ends.sum() <= WORTH_SHARING * shared_tokens
     if little or len(numbers) == len(texts_before):  # nothing to share
         starts, prompt_of = ends, ends.argsort(kind="stable").argsort()
     first = np.unique(prompt_of, return_index=True)[1]  # the row that each prompt is read from
-    prompt_lengths, answer_lengths = starts[first], ends - starts
+    prompt_lengths, answer_lengths = starts[first], ends - starts  # [G], [R]
     prompt_offsets = np.concatenate([[0], prompt_lengths.cumsum()])
     answer_offsets = prompt_offsets[-1] + np.concatenate([[0], answer_lengths.cumsum()])
     width = mask.shape[1]
     texts = [row * width + np.arange(starts[row]) for row in first]
     texts += [row * width + np.arange(start, end) for row, (start, end) in enumerate(zip(starts, ends, strict=True))]
-    source = np.concatenate(texts)
-    row, column = np.nonzero(mask)
+    source = np.concatenate(texts)  # [K]
+    row, column = np.nonzero(mask)  # [N] each
     before = column - 1
     index = np.where(
         before < starts[row], prompt_offsets[prompt_of[row]] + before, answer_offsets[row] + before - starts[row]
@@ -111,11 +111,11 @@ def pack(part: Batch, device: torch.device) -> Packed:
         prompts = [_segments(lengths, device) for lengths in np.split(prompt_lengths, ends_of_groups)]
 
     def send(array: np.ndarray) -> torch.Tensor:
-        return sent(array, device)
+        return to_device(array, device)
 
     return Packed(
-        ids=send(part.tokens.ravel()[source].astype(np.int64)),
-        places=send(source % width),
+        ids=send(batch.tokens.ravel()[source].astype(np.int64)),
+        positions=send(source % width),
         source=source,
         chosen=send(index.astype(np.int64)),
         prompts=prompts,
@@ -129,10 +129,10 @@ def _segments(lengths: np.ndarray, device: torch.device) -> Segments:
     """Return where pieces of these lengths [S] lie, each in a row of its own."""
     width = int(lengths.max())
     inside = np.arange(width)[None] < lengths[:, None]  # [S, W]
-    places = np.flatnonzero(inside)
-    inverse = np.full(inside.size, -1)
-    inverse[places] = np.arange(len(places))
-    return Segments(len(lengths), width, sent(places, device), inverse=sent(inverse, device))
+    flat_index = np.flatnonzero(inside)
+    inverse = np.full(inside.size, -1)  # [S * W]
+    inverse[flat_index] = np.arange(len(flat_index))
+    return Segments(len(lengths), width, to_device(flat_index, device), inverse=to_device(inverse, device))
 
 
 def _whole_rows(
@@ -153,7 +153,7 @@ def _whole_rows(
     answer_offsets = prompt_offsets[-1] + np.concatenate([[0], in_answer.cumsum()])
     column = np.arange(width)[None]
     # Padding repeats its row's last token: gradients of one token for all rows would wait for one another.
-    real = np.minimum(column, ends[:, None] - 1)
+    real = np.minimum(column, ends[:, None] - 1)  # [R, W]
     of_prompt = prompt_offsets[prompt_of][:, None] + real
     of_answer = answer_offsets[:-1][:, None] + real - starts[:, None]
     lay = np.where(real < starts[:, None], of_prompt, of_answer).clip(0, answer_offsets[-1] - 1)  # [R, W]
@@ -163,8 +163,8 @@ def _whole_rows(
     return Segments(
         len(starts),
         width,
-        sent(np.concatenate(back).astype(np.int64), device),
-        sent(lay.ravel().astype(np.int64), device),
+        to_device(np.concatenate(back).astype(np.int64), device),
+        to_device(lay.ravel().astype(np.int64), device),
     )
 
 
@@ -180,18 +180,18 @@ class PackedView(View):
         width = prompts[-1].width  # the longest are last
         longest = width + (0 if answers is None else answers.width)
         causal = causal_within(visibility, longest, starts.device)
-        column = torch.arange(width, device=starts.device)
+        column = torch.arange(width, device=starts.device)  # [Wp]
         of_prompts = None if causal else visible(visibility, column[:, None], column)
         if answers is None:
             return PackedMask(of_prompts, None)
-        row = torch.arange(answers.width, device=starts.device)
+        row = torch.arange(answers.width, device=starts.device)  # [Wa]
         on_prompts = (column < starts[:, None])[:, None].expand(-1, answers.width, -1)  # [R, Wa, Wp]
-        own = (row[:, None] >= row).expand(len(starts), -1, -1)  # [R, Wa, Wa]
+        on_answers = (row[:, None] >= row).expand(len(starts), -1, -1)  # [R, Wa, Wa]
         if not causal:
-            place = starts[:, None] + row  # [R, Wa]
-            on_prompts = on_prompts & visible(visibility, place[:, :, None], column)
-            own = own & visible(visibility, place[:, :, None], place[:, None])
-        return PackedMask(of_prompts, torch.cat([on_prompts, own], dim=2)[:, None])
+            position = starts[:, None] + row  # [R, Wa]
+            on_prompts = on_prompts & visible(visibility, position[:, :, None], column)
+            on_answers = on_answers & visible(visibility, position[:, :, None], position[:, None])
+        return PackedMask(of_prompts, torch.cat([on_prompts, on_answers], dim=2)[:, None])
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: PackedMask, scale: float | None
@@ -226,14 +226,14 @@ class PackedMask:
 
     def of_prompts(self, values: torch.Tensor, width: int) -> torch.Tensor | None:
         """Return what is added to scores of prompts of a width, for values of this type."""
-        return None if self._prompts is None else self._of("prompts", self._prompts, values)[:width, :width]
+        return None if self._prompts is None else self._closed_mask("prompts", self._prompts, values)[:width, :width]
 
     def of_answers(self, values: torch.Tensor) -> torch.Tensor:
         """Return what is added to scores of answers, for values of this type."""
         assert self._answers is not None, "asked only where there are answers"
-        return self._of("answers", self._answers, values)
+        return self._closed_mask("answers", self._answers, values)
 
-    def _of(self, name: str, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _closed_mask(self, name: str, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         dtype = torch.float32 if values.device.type == "cpu" else values.dtype  # see ``_attention``
         if (name, dtype) not in self._closed:
             self._closed[name, dtype] = closed(mask, dtype)
@@ -278,6 +278,5 @@ def _flat(x: torch.Tensor, segments: Segments) -> torch.Tensor:
         return flat
     if kernels is None or segments.inverse is None:
         return flat.index_select(0, segments.back)
-    (taken,) = kernels.moved([flat], segments.back, segments.inverse)
-    tokens: torch.Tensor = taken
-    return tokens
+    tokens: tuple[torch.Tensor, ...] = kernels.moved([flat], segments.back, segments.inverse)
+    return tokens[0]

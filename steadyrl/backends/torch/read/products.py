@@ -47,35 +47,35 @@ def laid_out(
         kernels: ``decoding_kernels``, where it runs.
     """
     changed: list[tuple[nn.Module, Any]] = []
-    passed_over: set[int] = set()  # what stands inside a module that is adapted
+    replaced: set[int] = set()  # ids of modules, and of those inside them, that multiply in another way already
 
-    def let(module: nn.Module, forward: Any) -> None:
-        passed_over.update(id(part) for part in module.modules())
+    def replace_forward(module: nn.Module, forward: Any) -> None:
+        replaced.update(id(child) for child in module.modules())
         changed.append((module, module.__dict__.get("forward")))
         module.forward = forward
 
-    blocks = lays_blocks(next(body.parameters()).device, dtype)
+    blocks = lays_blocks(next(body.parameters()).device, dtype)  # of oneDNN
     try:
         for group in siblings:
             for module, forward in joined(group, dtype):
-                let(module, forward)
+                replace_forward(module, forward)
         for module in body.modules():
-            if id(module) in passed_over:
+            if id(module) in replaced:
                 continue
             if kernels is not None and SUMMED in module.__dict__ and (multiply := in_parts(module, dtype, kernels)):
-                let(module, multiply)
+                replace_forward(module, multiply)
             elif not blocks:
                 for linear, forward in joined([module], dtype):
-                    let(linear, forward)
+                    replace_forward(linear, forward)
             elif (multiply := product(module, rows, dtype)) is not None:
-                let(module, _of_any_shape(multiply))
+                replace_forward(module, _of_any_shape(multiply))
         yield
     finally:
-        for module, before in changed:
-            if before is None:
+        for module, old_forward in changed:
+            if old_forward is None:
                 del module.forward
             else:
-                module.forward = before
+                module.forward = old_forward
 
 
 def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.Module, Any]]:
@@ -86,13 +86,13 @@ def joined(group: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[tuple[nn.
     pairs = [pair for module in group if (pair := weights_of(module)) is not None]
     if len(pairs) < len(group):  # quantised, or no linear module
         return
-    weight = _concatenated([weight.detach().to(dtype) for weight, _ in pairs])
+    weight = _concatenated([weight.detach().to(dtype) for weight, _ in pairs])  # [out of all, in]
     biases = None
     if any(bias is not None for _, bias in pairs):
         biases = _concatenated([(w.new_zeros(len(w)) if b is None else b.detach()).to(dtype) for w, b in pairs])
     product, end = Joined(weight, biases, len(group)), 0
-    for module, (own, _) in zip(group, pairs, strict=True):
-        start, end = end, end + len(own)
+    for module, (weight_part, _) in zip(group, pairs, strict=True):
+        start, end = end, end + len(weight_part)
         yield module, partial(product.part, slice(start, end))
 
 
@@ -102,29 +102,29 @@ class Joined:
     Args:
         weight: [out, in] of all of them.
         bias: [out], or None.
-        parts: How many modules there are.
+        module_count: How many modules there are.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, parts: int):
-        self._weight, self._bias, self._parts = weight, bias, parts
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, module_count: int):
+        self._weight, self._bias, self._module_count = weight, bias, module_count
         self._input: torch.Tensor | None = None
         self._outputs, self._left = weight, 0
 
-    def part(self, own: slice, x: torch.Tensor) -> torch.Tensor:
+    def part(self, columns: slice, x: torch.Tensor) -> torch.Tensor:
         """Return what a module gives for an input [..., in]: a view of the outputs of all, made once for each input."""
         if x is not self._input or self._left == 0:
             self._outputs = F.linear(x.to(self._weight.dtype), self._weight, self._bias)
-            self._input, self._left = x, self._parts
+            self._input, self._left = x, self._module_count
         self._left -= 1
         outputs = self._outputs
         if self._left == 0:  # all have taken theirs: nothing is kept
             self._input, self._outputs = None, self._weight
-        return outputs if self._parts == 1 else outputs[..., own]
+        return outputs if self._module_count == 1 else outputs[..., columns]
 
 
-def _concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors behind one another; one alone is not copied: it may be the very weights that train."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def _concatenated(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    # One alone is not copied: it may be the very weights that train.
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def product(module: nn.Module, rows: int, dtype: torch.dtype) -> Function | None:
@@ -151,8 +151,8 @@ def in_parts(module: nn.Module, dtype: torch.dtype, kernels: ModuleType) -> Func
     def multiply(x: torch.Tensor) -> torch.Tensor:
         if not kernels.in_parts(weight, x.numel() // x.shape[-1]):
             return F.linear(x.to(dtype), weight, bias)
-        parts: torch.Tensor = kernels.product_parts(x.to(dtype), weight, bias)
-        return parts
+        partials: torch.Tensor = kernels.product_parts(x.to(dtype), weight, bias)
+        return partials
 
     return multiply
 
@@ -161,16 +161,20 @@ def _of_any_shape(multiply: Function) -> Function:
     return lambda x: multiply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
 
+def _type_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__name__}"
+
+
 def is_linear(module: nn.Module) -> bool:
     """Return whether a module multiplies by one matrix, perhaps with an adapter."""
-    return type(module) is nn.Linear or f"{type(module).__module__}.{type(module).__name__}" in {CONV1D, ADAPTED}
+    return type(module) is nn.Linear or _type_name(module) in {CONV1D, ADAPTED}
 
 
 def weights_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | None:
     """Return (weight [out, in], bias [out]) of a linear module, an adapter added in; None for anything else."""
     if type(module) is nn.Linear:
         return module.weight, module.bias
-    name = f"{type(module).__module__}.{type(module).__name__}"
+    name = _type_name(module)
     if name == CONV1D:
         conv: Any = module
         return conv.weight.t(), conv.bias
@@ -193,7 +197,7 @@ def weights_of(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None] | 
 def quicken(model: nn.Module) -> None:
     """Let the norms and adapters of a model take few kernels; what is not computed alike stays as it is."""
     for module in model.modules():
-        name = f"{type(module).__module__}.{type(module).__name__}"
+        name = _type_name(module)
         if name == ADAPTED:
             module.forward = MethodType(_adapted, module)
         elif name.endswith("RMSNorm") and (forward := _fused_norm(module)):
@@ -236,7 +240,7 @@ def epsilon(norm: Any) -> float:
 def _adapted(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Compute a linear module with a plain adapter: its second product adds to the first, without passes of its own."""
     adapter = added_to(self)
-    flat = x.reshape(-1, x.shape[-1])
+    flat = x.reshape(-1, x.shape[-1])  # [n, in]
     low = None if adapter is None else F.linear(flat, adapter.down.to(x.dtype))  # peft would copy x for every module
     if adapter is None or low is None or args or kwargs:
         output: torch.Tensor = type(self).forward(self, x, *args, **kwargs)
@@ -267,9 +271,7 @@ class Added:
 def added_to(module: nn.Module) -> Added | None:
     """Return what the adapter around a module adds, or None where there is none, or not a single plain one."""
     layer: Any = module
-    if f"{type(layer).__module__}.{type(layer).__name__}" != ADAPTED or layer.disable_adapters or layer.merged:
-        return None
-    if len(layer.active_adapters) != 1:
+    if _type_name(layer) != ADAPTED or layer.disable_adapters or layer.merged or len(layer.active_adapters) != 1:
         return None
     adapter = layer.active_adapters[0]
     down, up = layer.lora_A[adapter], layer.lora_B[adapter]

@@ -34,12 +34,12 @@ class Prompts:
     owner: torch.Tensor
     """[B] int64, the prompt of each row."""
     slots: torch.Tensor | None
-    """[B] int64, the place of each row in a grid of G x ``most``; None where they are 0, 1, 2, ... to its end."""
-    most: int
-    """Rows of the prompt that has most."""
+    """[B] int64, the place of each row in a grid of G x ``max_rows``; None where they are 0, 1, 2, ... to its end."""
+    max_rows: int
+    """Rows of the prompt that most rows continue."""
 
     @classmethod
-    def of(
+    def of_rows(
         cls,
         keys: Mapping[int, torch.Tensor],
         values: Mapping[int, torch.Tensor],
@@ -65,13 +65,13 @@ class Prompts:
     def take(self, rows: torch.Tensor) -> Prompts:
         """Return what is left when these rows go on; a prompt that no row continues is dropped."""
         left, owner = torch.unique(self.owner[rows], return_inverse=True)
-        slots, most = _slots(owner)
+        slots, max_rows = _slots(owner)
         if len(left) == len(next(iter(self.keys.values()))):
-            return Prompts(self.keys, self.values, self.closed, owner, slots, most)
+            return Prompts(self.keys, self.values, self.closed, owner, slots, max_rows)
         keys, values = (
-            {layer: of.index_select(0, left) for layer, of in layers.items()} for layers in (self.keys, self.values)
+            {layer: x.index_select(0, left) for layer, x in layers.items()} for layers in (self.keys, self.values)
         )
-        return Prompts(keys, values, None if self.closed is None else self.closed[left], owner, slots, most)
+        return Prompts(keys, values, None if self.closed is None else self.closed[left], owner, slots, max_rows)
 
     def joined(
         self,
@@ -92,24 +92,24 @@ class Prompts:
         """
         ours, theirs = (next(iter(layers.values())) for layers in (self.keys, keys))
         width = max(ours.shape[2], theirs.shape[2])
-        owners = self.owner.index_copy(0, rows, owner + len(ours))
+        owners = self.owner.index_copy(0, rows, owner + len(ours))  # [B], of both together
         remaining, owners = torch.unique(owners, return_inverse=True)
 
         def combined(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-            return torch.cat([F.pad(of, (0, 0, width - of.shape[2], 0)) for of in (old, new)])[remaining]
+            return torch.cat([F.pad(x, (0, 0, width - x.shape[2], 0)) for x in (old, new)])[remaining]
 
         closed = None
         if not (self.closed is None and visible is None and ours.shape[2] == theirs.shape[2]):
             old = ours.new_zeros(len(ours), 1, self.length) if self.closed is None else self.closed
             new = ours.new_zeros(len(theirs), 1, theirs.shape[2])
             new = new if visible is None else new.masked_fill(~visible[:, None], -torch.inf)
-            closed = torch.cat([F.pad(of, (width - of.shape[2], 0), value=-torch.inf) for of in (old, new)])[remaining]
+            closed = torch.cat([F.pad(x, (width - x.shape[2], 0), value=-torch.inf) for x in (old, new)])[remaining]
         keys, values = (
-            {layer: combined(of, more[layer]) for layer, of in layers.items()}
-            for layers, more in ((self.keys, keys), (self.values, values))
+            {layer: combined(x, new_layers[layer]) for layer, x in layers.items()}
+            for layers, new_layers in ((self.keys, keys), (self.values, values))
         )
-        slots, most = _slots(owners)
-        return Prompts(keys, values, closed, owners, slots, most)
+        slots, max_rows = _slots(owners)
+        return Prompts(keys, values, closed, owners, slots, max_rows)
 
     def attend(
         self,
@@ -138,23 +138,24 @@ class Prompts:
         q = q * (width**-0.5 if scale is None else scale)
         grid = q
         if self.slots is not None:
-            grid = q.new_zeros(prompts * self.most, kv_heads, shared, width)
+            grid = q.new_zeros(prompts * self.max_rows, kv_heads, shared, width)
             grid[self.slots] = q
-        grid = grid.view(prompts, self.most, kv_heads, shared, width).transpose(1, 2).flatten(2, 3)  # [G, kv, S * R, D]
+        grid = grid.view(prompts, self.max_rows, kv_heads, shared, width)
+        grid = grid.transpose(1, 2).flatten(2, 3)  # [G, kv_heads, S * R, D]
         scores = grid @ self.keys[layer].transpose(2, 3)  # [G, kv, S * R, P]
         if self.closed is not None:
             scores = scores + self.closed[:, None]
         of_prompt, weight_of_prompt = _weigh(scores, self.values[layer])
         of_prompt = self._rows(of_prompt, kv_heads, shared)
         weight_of_prompt = self._rows(weight_of_prompt, kv_heads, shared)
-        scores = q @ keys.transpose(2, 3)
-        own, weight_of_own = _weigh(scores if mask is None else scores + mask, values)
-        return own + torch.sigmoid(weight_of_prompt - weight_of_own) * (of_prompt - own)
+        scores = q @ keys.transpose(2, 3)  # [B, kv_heads, R, N]
+        of_row, weight_of_row = _weigh(scores if mask is None else scores + mask, values)
+        return of_row + torch.sigmoid(weight_of_prompt - weight_of_row) * (of_prompt - of_row)
 
     def _rows(self, grid: torch.Tensor, kv_heads: int, shared: int) -> torch.Tensor:
         """Return [B, kv_heads, R, X] of a grid [G, kv_heads, S * R, X]."""
         prompts, last = len(grid), grid.shape[3]
-        rows = grid.view(prompts, kv_heads, self.most, shared, last).transpose(1, 2).flatten(0, 1)
+        rows = grid.view(prompts, kv_heads, self.max_rows, shared, last).transpose(1, 2).flatten(0, 1)
         return rows if self.slots is None else rows[self.slots]
 
 
@@ -169,14 +170,14 @@ def _weigh(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def _slots(owner: torch.Tensor) -> tuple[torch.Tensor | None, int]:
-    """Return ``Prompts.slots`` and ``Prompts.most``."""
-    counts = torch.bincount(owner)
-    most = int(counts.max())
+    """Return ``Prompts.slots`` and ``Prompts.max_rows``."""
+    counts = torch.bincount(owner)  # [G], rows of each prompt
+    max_rows = int(counts.max())
     order = torch.argsort(owner, stable=True)
     first = counts.cumsum(0) - counts  # [G], where each prompt's rows begin in that order
     numbers = torch.arange(len(owner), device=owner.device)
-    rank = torch.empty_like(owner)
+    rank = torch.empty_like(owner)  # [B], of a row among those of its prompt
     rank[order] = numbers - first[owner[order]]
-    slots = owner * most + rank
-    aligned = len(owner) == len(counts) * most and bool((slots == numbers).all())
-    return None if aligned else slots, most
+    slots = owner * max_rows + rank  # [B]
+    aligned = len(owner) == len(counts) * max_rows and bool((slots == numbers).all())
+    return None if aligned else slots, max_rows

@@ -38,33 +38,33 @@ def join_adapters(checkpoints: Sequence[Path], to: Path) -> int:
         ModelError: The adapters have other modules or shapes, or matrices that cannot stand side by side.
     """
     policies = [checkpoint / POLICY for checkpoint in checkpoints]
-    read = [load_tensors(policy / ADAPTER) for policy in policies]
-    settings = [read_json(policy / SETTINGS) for policy in policies]
+    adapters = [load_tensors(policy / ADAPTER) for policy in policies]
+    configs = [read_json(policy / SETTINGS) for policy in policies]
     # The side of each matrix that is not its rank.
     sides = [
         {
-            name: matrix.shape[1 if _is_first(name) else 0] if matrix.ndim == 2 else -1
+            name: matrix.shape[1 if _is_lora_a(name) else 0] if matrix.ndim == 2 else -1
             for name, matrix in tensors.items()
         }
-        for tensors in read
+        for tensors in adapters
     ]
-    for policy, tensors, own, side in zip(policies, read, settings, sides, strict=True):
-        _require_plain(policy, tensors, own)
+    for policy, tensors, config, side in zip(policies, adapters, configs, sides, strict=True):
+        _require_plain(policy, tensors, config)
         _require_alike(policy, side, policies[0], sides[0])
-    scales, joined = [own["lora_alpha"] / own["r"] for own in settings], {}
-    for name in (name for name in read[0] if _is_first(name)):
-        second_name = _second(name)
-        first = [tensors[name].float() for tensors in read]  # [rank, in] each
+    scales, joined = [config["lora_alpha"] / config["r"] for config in configs], {}
+    for name in filter(_is_lora_a, adapters[0]):
+        b_name = _lora_b_of(name)
+        lora_a = [tensors[name].float() for tensors in adapters]  # [rank, in] each
         # [out, rank] each
-        second = [scale * tensors[second_name].float() for scale, tensors in zip(scales, read, strict=True)]
-        shares = spherical(_products(first, second))
-        joined[name] = torch.cat(first, 0)
-        joined[second_name] = torch.cat([share * matrix for share, matrix in zip(shares, second, strict=True)], 1)
-    rank = sum(int(own["r"]) for own in settings)
+        lora_b = [scale * tensors[b_name].float() for scale, tensors in zip(scales, adapters, strict=True)]
+        shares = spherical(_products(lora_a, lora_b))
+        joined[name] = torch.cat(lora_a, 0)
+        joined[b_name] = torch.cat([share * matrix for share, matrix in zip(shares, lora_b, strict=True)], 1)
+    rank = sum(int(config["r"]) for config in configs)
     _copy_rest(policies[0], to / POLICY)
     with writing():
         save_file(joined, to / POLICY / ADAPTER, {"format": "pt"})
-    changed = settings[0] | {"r": rank, "lora_alpha": rank}  # the scale alpha / r is in the matrices
+    changed = configs[0] | {"r": rank, "lora_alpha": rank}  # the scale alpha / r is in the matrices
     (to / POLICY / SETTINGS).write_text(json.dumps(changed, indent=2), encoding="utf-8")
     return rank
 
@@ -79,8 +79,8 @@ def join_weights(checkpoints: Sequence[Path], to: Path) -> None:
     policies = [checkpoint / POLICY for checkpoint in checkpoints]
     files = [weight_files(policy) for policy in policies]
     shapes = [{name: tuple(tensor.shape) for name, tensor in tensors_in(paths)} for paths in files]
-    for policy, own in zip(policies, shapes, strict=True):
-        _require_alike(policy, own, policies[0], shapes[0])
+    for policy, policy_shapes in zip(policies, shapes, strict=True):
+        _require_alike(policy, policy_shapes, policies[0], shapes[0])
     _copy_rest(policies[0], to / POLICY)
     # Mapped from the files, and read where they are used.
     other_weights = [dict(tensors_in(paths)) for paths in files[1:]]
@@ -106,7 +106,7 @@ def spherical(products: np.ndarray) -> np.ndarray:
 
     Source: the second stage of WARP (arXiv:2406.16768), which interpolates differences from the start, layer by layer.
     """
-    shares = np.zeros(len(products))
+    shares = np.zeros(len(products))  # [M]
     shares[0] = 1.0
     for k in range(1, len(products)):
         share, lengths = 1 / (k + 1), math.sqrt(max(shares @ products @ shares, 0) * max(products[k, k], 0))
@@ -119,33 +119,33 @@ def spherical(products: np.ndarray) -> np.ndarray:
     return shares
 
 
-def _products(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> np.ndarray:
-    """Return the inner products of the differences ``second @ first``, which are never built."""
-    a, b = [matrix.double() for matrix in first], [matrix.double() for matrix in second]
+def _products(lora_a: Sequence[torch.Tensor], lora_b: Sequence[torch.Tensor]) -> np.ndarray:
+    """Return the inner products of the differences ``lora_b @ lora_a``, which are never built."""
+    a, b = [matrix.double() for matrix in lora_a], [matrix.double() for matrix in lora_b]
     pairs = [[float(((b[i].T @ b[j]) * (a[i] @ a[j].T)).sum()) for j in range(len(a))] for i in range(len(a))]
     return np.array(pairs)
 
 
-def _is_first(name: str) -> bool:
+def _is_lora_a(name: str) -> bool:
     return ".lora_A." in name or "lora_embedding_A" in name
 
 
-def _second(name: str) -> str:
+def _lora_b_of(name: str) -> str:
     return name.replace(".lora_A.", ".lora_B.").replace("lora_embedding_A", "lora_embedding_B")
 
 
-def _require_plain(policy: Path, tensors: Mapping[str, torch.Tensor], own: Mapping[str, object]) -> None:
-    firsts = [name for name in tensors if _is_first(name)]
-    plain = {*firsts, *map(_second, firsts)} == set(tensors) and all(matrix.ndim == 2 for matrix in tensors.values())
-    if not plain or any(own.get(key) for key in ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora")):
+def _require_plain(policy: Path, tensors: Mapping[str, torch.Tensor], config: Mapping[str, object]) -> None:
+    pairs = {side for name in filter(_is_lora_a, tensors) for side in (name, _lora_b_of(name))}
+    plain = pairs == set(tensors) and all(matrix.ndim == 2 for matrix in tensors.values())
+    if not plain or any(config.get(key) for key in ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora")):
         raise ModelError(
             f"the adapter in '{policy}' has more than one rank, or matrices that are no pair, as of fused experts; "
             "expected a pair of matrices of one rank for each module. Such adapters cannot be joined"
         )
 
 
-def _require_alike(policy: Path, own: Mapping[str, object], first: Path, expected: Mapping[str, object]) -> None:
-    differ = sorted(name for name in {*own, *expected} if own.get(name) != expected.get(name))
+def _require_alike(policy: Path, shapes: Mapping[str, object], first: Path, expected: Mapping[str, object]) -> None:
+    differ = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
     if differ:
         raise ModelError(
             f"'{policy}' holds other weights than '{first}': {len(differ)} are missing, unknown or of another shape, "

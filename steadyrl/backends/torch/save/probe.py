@@ -16,10 +16,10 @@ def make(model: Any) -> dict[str, Any] | None:
     """See ``portable.make_probe``."""
     # Some embeddings have rows that nothing is ever drawn for (Llama 3.2 Vision).
     vocabulary = min(part().weight.shape[0] for part in (model.get_input_embeddings, model.get_output_embeddings))
-    return portable.make_probe(vocabulary, context_length(model.config), *of(model))
+    return portable.make_probe(vocabulary, context_length(model.config), *measure_of(model))
 
 
-def of(model: Any) -> tuple[portable.Measure, str]:
+def measure_of(model: Any) -> tuple[portable.Measure, str]:
     """Return how a model reads the tokens of a probe, and the precision of its layers."""
 
     @torch.inference_mode()

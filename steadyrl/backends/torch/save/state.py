@@ -70,28 +70,28 @@ def load_policy(folder: Path, model: Any, lora: bool) -> None:
     Raises:
         CheckpointError: It is damaged, of another model, or computes something else than when it was saved.
     """
-    own: Mapping[str, torch.Tensor]
+    state_dict: Mapping[str, torch.Tensor]
     saved: Iterable[tuple[str, torch.Tensor]]
     if lora:
         from peft import get_peft_model_state_dict
 
         # Neither is left to peft: it would rename some matrices for a few families, and pass over what does not fit.
-        adapter, own = load_tensors(folder / "adapter_model.safetensors"), get_peft_model_state_dict(model)
-        shapes, own_shapes = ({name: tensor.shape for name, tensor in side.items()} for side in (adapter, own))
-        if shapes != own_shapes:
+        adapter, state_dict = load_tensors(folder / "adapter_model.safetensors"), get_peft_model_state_dict(model)
+        shapes, model_shapes = ({name: tensor.shape for name, tensor in side.items()} for side in (adapter, state_dict))
+        if shapes != model_shapes:
             raise CheckpointError(
                 f"'{folder}' does not fit the model: other adapter matrices than this run trains; restore the "
                 "run's adapter, whose model.lora_rank and model.lora_targets stand in its config.toml"
             )
         saved = adapter.items()
     else:
-        files, own = weight_files(folder), model.state_dict()
-        plain = _names_modules(files, own)
+        files, state_dict = weight_files(folder), model.state_dict()
+        plain = _names_modules(files, state_dict)
         saved = tensors_in(files) if plain else _read_policy(folder, model).state_dict().items()
     with torch.no_grad():
         for name, tensor in saved:
-            own[name].copy_(tensor)
-    portable.check_probe(folder, *probe.of(model))
+            state_dict[name].copy_(tensor)
+    portable.check_probe(folder, *probe.measure_of(model))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -106,15 +106,15 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _names_modules(files: Sequence[Path], own: Mapping[str, torch.Tensor]) -> bool:
+def _names_modules(files: Sequence[Path], state_dict: Mapping[str, torch.Tensor]) -> bool:
     """Return whether files hold all of a model's own weights, in their shapes, by the names of its modules.
 
     Then they need no second model to be read. Weights that share memory, such as a tied head, are saved once.
     """
     shapes = {name: tensor.shape for name, tensor in tensors_in(files)}
-    reached = {own[name].data_ptr() for name in shapes.keys() & own.keys()}
-    fit = all(name in own and own[name].shape == shape for name, shape in shapes.items())
-    return fit and all(tensor.data_ptr() in reached for tensor in own.values())
+    reached = {state_dict[name].data_ptr() for name in shapes.keys() & state_dict.keys()}
+    fit = all(name in state_dict and state_dict[name].shape == shape for name, shape in shapes.items())
+    return fit and all(tensor.data_ptr() in reached for tensor in state_dict.values())
 
 
 def tensors_in(files: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:

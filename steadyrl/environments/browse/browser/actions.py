@@ -68,10 +68,10 @@ def parse(text: str) -> Action | str:
     if match := _CLICK.fullmatch(text):
         return Click(int(match[1]))
     if match := _WRITE.fullmatch(text):
-        written = match[3].strip()
-        if why := _untypable(written):
-            return why
-        return Type(int(match[2]), written) if match[1] == "type" else Select(int(match[2]), written)
+        text = match[3].strip()
+        if reason := _untypable(text):
+            return reason
+        return Type(int(match[2]), text) if match[1] == "type" else Select(int(match[2]), text)
     if match := _STOP.fullmatch(text):
         return _untypable(match[1].strip()) or Stop(match[1].strip())
     match text:

@@ -78,8 +78,8 @@ class Chromium:
         self._api = playwright_api()
         self._without_sandbox = runs_without_sandbox(settings)
         self._lock = threading.Lock()
-        self._free: list[Slot] = []
-        self._all: set[Slot] = set()
+        self._idle: list[Slot] = []
+        self._slots: set[Slot] = set()
         self._driver: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -98,8 +98,8 @@ class Chromium:
         with contextlib.ExitStack() as undo:
             undo.callback(leave)
             with self._lock:
-                free = self._free.pop() if self._free else None
-            slot = free or self._start()
+                idle = self._idle.pop() if self._idle else None
+            slot = idle or self._start()
             was_used = slot.page is not None
             try:
                 self._show(slot, url)
@@ -133,26 +133,26 @@ class Chromium:
     def give_back(self, slot: Slot) -> None:
         """Take back a page that works."""
         with self._lock:
-            self._free.append(slot)
+            self._idle.append(slot)
 
     def discard(self, slot: Slot) -> None:
         """End a browser that does not work any more, by force where it does not end by itself."""
         with self._lock:
-            self._all.discard(slot)
+            self._slots.discard(slot)
         with contextlib.suppress(EpisodeError):
             self.call(_end(slot), 2 * _CLOSE_S)
 
     def pids(self) -> list[int]:
         """Return the process ids of the browsers that run."""
         with self._lock:
-            return sorted(slot.pid for slot in self._all)
+            return sorted(slot.pid for slot in self._slots)
 
     def close(self) -> None:
         """End all browsers and the thread; using it again starts anew."""
         with self._lock:
-            loop, thread, slots = self._loop, self._thread, list(self._all)
+            loop, thread, slots = self._loop, self._thread, list(self._slots)
             self._loop = self._thread = None
-            self._free, self._all = [], set()
+            self._idle, self._slots = [], set()
         if loop is None or thread is None:
             return
         atexit.unregister(self.close)
@@ -176,7 +176,7 @@ class Chromium:
     def _start(self) -> Slot:
         slot = self.call(self._launch(), self._settings.launch_timeout_s + _CLOSE_S)
         with self._lock:
-            self._all.add(slot)
+            self._slots.add(slot)
         return slot
 
     def _show(self, slot: Slot, url: str) -> None:
@@ -193,7 +193,7 @@ class Chromium:
             try:
                 browser = await driver.chromium.launch(
                     executable_path=self._executable,
-                    args=_arguments(self._origin),
+                    args=_origin_arguments(self._origin),
                     chromium_sandbox=not self._without_sandbox,
                     timeout=self._settings.launch_timeout_s * 1000,
                     # What Chromium leaves in the folder for temporary files when it is killed goes with the folder.
@@ -314,7 +314,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what no one waits for: the ends of calls to a browser that died meanwhile."""
+    # Nobody waits for these: the ends of calls to a browser that died meanwhile.
     log.debug("%s: %s", context.get("message"), context.get("exception"))
 
 
@@ -348,8 +348,7 @@ async def _has_exited(pid: int) -> bool:
     return False
 
 
-def _arguments(origin: str) -> list[str]:
-    """Return Chromium's arguments that keep its pages at their origin."""
+def _origin_arguments(origin: str) -> list[str]:
     server = origin.removeprefix("http://")
     return [
         f"--proxy-server={server}",

@@ -72,9 +72,9 @@ class Window:
 
     def text(self) -> str:
         """Return the window with a word on what lies outside."""
-        before = ("more above",) if self.has_before else ()
-        after = ("more below",) if self.has_after else ()
-        return "\n".join([*before, *self.lines, *after])
+        header = ("more above",) if self.has_before else ()
+        footer = ("more below",) if self.has_after else ()
+        return "\n".join([*header, *self.lines, *footer])
 
 
 def windows(snapshot: Snapshot, characters: int) -> list[Window]:
@@ -82,7 +82,7 @@ def windows(snapshot: Snapshot, characters: int) -> list[Window]:
     cuts: list[list[tuple[str, list[int]]]] = [[]]
     size, number = 0, 0
     for line in snapshot.lines:
-        for text, numbers in _shown_lines(line, number):
+        for text, numbers in _text_lines(line, number):
             number += len(numbers)
             if cuts[-1] and size + len(text) > characters:
                 cuts.append([])
@@ -118,16 +118,16 @@ def shorten(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3].rstrip() + "..."
 
 
-def _shown_lines(line: Sequence[Piece], number: int) -> list[tuple[str, list[int]]]:
+def _text_lines(line: Sequence[Piece], number: int) -> list[tuple[str, list[int]]]:
     """Return a line of a page as lines of text, each with the numbers of its elements; a long text takes several."""
-    shown: list[tuple[list[str], list[int]]] = [([], [])]
+    text_lines: list[tuple[list[str], list[int]]] = [([], [])]
     for piece in line:
         if isinstance(piece, Element):
-            shown[-1][0].append(element_text(number, piece))
-            shown[-1][1].append(number)
+            text_lines[-1][0].append(element_text(number, piece))
+            text_lines[-1][1].append(number)
             number += 1
             continue
         first, *remaining = textwrap.wrap(piece, LONGEST_NAME) or [""]
-        shown[-1][0].append(first)
-        shown += [([part], []) for part in remaining]
-    return [(" | ".join(texts), numbers) for texts, numbers in shown]
+        text_lines[-1][0].append(first)
+        text_lines += [([wrapped], []) for wrapped in remaining]
+    return [(" | ".join(texts), numbers) for texts, numbers in text_lines]

@@ -59,15 +59,15 @@ def run(job: int, pipe: int, builtins: types.ModuleType) -> None:
 
 
 def _read(job: int) -> bytes:
-    parts, size = bytearray(), LENGTH.size
-    while len(parts) < size:
-        part = os.read(job, size - len(parts))
-        if not part:  # the other end is gone, and nobody waits for an answer
+    data, size = bytearray(), LENGTH.size
+    while len(data) < size:
+        chunk = os.read(job, size - len(data))
+        if not chunk:  # the other end is gone, and nobody waits for an answer
             os._exit(0)
-        parts += part
-        if len(parts) == LENGTH.size:
-            size = LENGTH.unpack(parts)[0]
-    return bytes(parts[LENGTH.size :])
+        data += chunk
+        if len(data) == LENGTH.size:
+            size = LENGTH.unpack(data)[0]
+    return bytes(data[LENGTH.size :])
 
 
 def _answer(step: Any, function: Any, names: dict[str, Any], results: list[Any]) -> list[Any]:

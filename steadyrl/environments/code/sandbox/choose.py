@@ -74,7 +74,7 @@ def program(path):
     os.execv(path, [path])
 """
 # Those whose success bubblewrap bears without the list of system calls: what they start ends with the namespace.
-_BORNE = frozenset({"forked", "program", "signalled_parent"})
+_HARMLESS_IN_BUBBLEWRAP = frozenset({"forked", "program", "signalled_parent"})
 
 
 def open_sandbox(settings: SandboxSettings) -> Sandbox:
@@ -85,9 +85,9 @@ def open_sandbox(settings: SandboxSettings) -> Sandbox:
     """
     require_posix("running code that a model wrote")
     limits = Limits(wall_s=settings.wall_s, memory_mib=settings.memory_mib, cpu_s=max(1, round(settings.wall_s)))
-    wanted: tuple[JailName, ...] = ("bubblewrap", "landlock") if settings.jail == "auto" else (settings.jail,)
+    jail_names: tuple[JailName, ...] = ("bubblewrap", "landlock") if settings.jail == "auto" else (settings.jail,)
     reasons = []
-    for jail in wanted:
+    for jail in jail_names:
         reason = probe(jail)
         if not reason:
             log.info("code runs in the jail '%s'", jail)
@@ -136,19 +136,18 @@ def probe(jail: JailName) -> str:
             ("forked", 0),
         ]
         try:
-            sound = sandbox.run("def f(x):\n    return x + 1", "f", [[1]])
-            if sound.results != (Returned(2),):
-                return f"a harmless program does not run in it ({sound.note or sound.verdict})"
-            outs = [name for name, what in attempts if _got_out(name, sandbox.run(_ESCAPES, name, [[what]]))]
+            harmless = sandbox.run("def f(x):\n    return x + 1", "f", [[1]])
+            if harmless.results != (Returned(2),):
+                return f"a harmless program does not run in it ({harmless.note or harmless.verdict})"
+            escapes = [name for name, argument in attempts if _escaped(name, sandbox.run(_ESCAPES, name, [[argument]]))]
         except JailError as error:
             return str(error).removeprefix(f"{jail}: ")
     if jail == "bubblewrap":
-        outs = [name for name in outs if name not in _BORNE]
-    return f"it does not stop what it should: {', '.join(dict.fromkeys(outs))}" if outs else ""
+        escapes = [name for name in escapes if name not in _HARMLESS_IN_BUBBLEWRAP]
+    return f"it does not stop what it should: {', '.join(dict.fromkeys(escapes))}" if escapes else ""
 
 
-def _got_out(name: str, outcome: Outcome) -> bool:
-    """Return whether an attempt succeeded; a program that replaced the candidate leaves no value behind."""
-    if name == "program":
+def _escaped(name: str, outcome: Outcome) -> bool:
+    if name == "program":  # one that replaced the candidate leaves no value behind
         return outcome.verdict == "killed"
     return any(isinstance(result, Returned) and bool(result.value) for result in outcome.results)

@@ -24,7 +24,7 @@ JailName = Literal["bubblewrap", "landlock", "weak"]
 PACKAGE = Path(steadyrl.__file__).parent
 _START = "import sys; sys.path.append({path!r}); from steadyrl.environments.code.sandbox.worker import main; main()"
 _INSIDE = "/sandbox"
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 _NEVER_STOPPED = (
@@ -77,23 +77,18 @@ def command(jail: JailName, limits: Limits, info: int | None = None) -> list[str
         limits: Of every candidate.
         info: Descriptor to which bubblewrap says the pid of its first process; needed for that jail.
     """
-    boxed = jail == "bubblewrap"
+    in_bubblewrap = jail == "bubblewrap"
     filtered = jail != "weak" and seccomp.supported()
     readable = [*_library(), os.devnull, "/dev/urandom"]
     rules = asdict(limits) | {
-        "readable": readable if jail == "landlock" or (boxed and landlock.version()) else None,
+        "readable": readable if jail == "landlock" or (in_bubblewrap and landlock.version()) else None,
         "seccomp": filtered,
-        "alone": boxed,
+        "alone": in_bubblewrap,
     }
-    root = _INSIDE if boxed else str(PACKAGE.parent)
+    root = _INSIDE if in_bubblewrap else str(PACKAGE.parent)
     python = os.path.realpath(sys.executable)
     start = [python, "-P", "-s", "-S", "-B", "-c", _START.format(path=root), json.dumps(rules)]
-    return [*_bubblewrap(info), *start] if boxed else start
-
-
-def environment() -> dict[str, str]:
-    """Return all that a worker's environment holds."""
-    return dict(_ENVIRONMENT)
+    return [*_bubblewrap(info), *start] if in_bubblewrap else start
 
 
 def missing(jail: JailName) -> str:
@@ -108,7 +103,7 @@ def missing(jail: JailName) -> str:
 
 
 def _library() -> list[str]:
-    """Return the standard library's parts without the packages installed beside them, which may hold anything."""
+    # Without the packages that are installed beside the standard library, which may hold anything.
     paths = []
     for name in ("stdlib", "platstdlib"):
         folder = Path(sysconfig.get_path(name, vars=_base()))
@@ -124,46 +119,47 @@ def _base() -> dict[str, str]:
 def _bubblewrap(info: int | None) -> list[str]:
     assert info is not None, "bubblewrap has to be told where to say its pid"
     # By its path: a worker's environment has a short PATH.
-    parts = [
-        shutil.which("bwrap") or "bwrap",
-        "--unshare-user",
-        "--unshare-all",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-        "--info-fd",
-        str(info),
-    ]
+    arguments = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-all", "--new-session"]
+    arguments += ["--cap-drop", "ALL", "--info-fd", str(info)]
     for path in _SYSTEM:
         if os.path.islink(path):
-            parts += ["--symlink", os.readlink(path), path]
+            arguments += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
-            parts += ["--ro-bind", path, path]
+            arguments += ["--ro-bind", path, path]
     python = os.path.realpath(sys.executable)
     base = os.path.realpath(sys.base_prefix)
     for path in (os.path.join(base, "lib"), os.path.join(base, "lib64")):
         if os.path.isdir(path) and not os.path.realpath(path).startswith(("/usr/lib", "/lib")):
-            parts += ["--ro-bind", path, path]
-    parts += ["--ro-bind", python, python, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+            arguments += ["--ro-bind", path, path]
+    arguments += ["--ro-bind", python, python, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for folder in _installed_packages():
-        parts += ["--tmpfs", folder]
+        arguments += ["--tmpfs", folder]
     for file in ("__init__.py", "environments/__init__.py", "environments/code/__init__.py"):
-        parts += ["--ro-bind", str(PACKAGE / file), f"{_INSIDE}/steadyrl/{file}"]
-    parts += ["--ro-bind", str(Path(__file__).parent), f"{_INSIDE}/steadyrl/environments/code/sandbox"]
-    parts += ["--tmpfs", "/dev", "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom", "/dev/urandom"]
-    parts += ["--remount-ro", "/dev", "--clearenv"]
-    for name, value in _ENVIRONMENT.items():
-        parts += ["--setenv", name, value]
-    return [*parts, "--chdir", "/", "--remount-ro", "/", "--"]
+        arguments += ["--ro-bind", str(PACKAGE / file), f"{_INSIDE}/steadyrl/{file}"]
+    arguments += ["--ro-bind", str(Path(__file__).parent), f"{_INSIDE}/steadyrl/environments/code/sandbox"]
+    arguments += [
+        "--tmpfs",
+        "/dev",
+        "--dev-bind",
+        "/dev/null",
+        "/dev/null",
+        "--dev-bind",
+        "/dev/urandom",
+        "/dev/urandom",
+    ]
+    arguments += ["--remount-ro", "/dev", "--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, "--chdir", "/", "--remount-ro", "/", "--"]
 
 
 def _installed_packages() -> list[str]:
-    """Return the folders of installed packages below what is shown: an empty one is laid over each."""
+    # Only those below what the jail shows: an empty folder is laid over each.
     stdlib = Path(sysconfig.get_path("stdlib", vars=_base()))
     candidates = {
         *(stdlib / name for name in ("site-packages", "dist-packages")),
         Path("/usr/lib/python3/dist-packages"),
         *map(Path, site.getsitepackages([sys.base_prefix])),
     }
-    shown = (*_SYSTEM, os.path.join(os.path.realpath(sys.base_prefix), "lib"))
-    return sorted({os.path.realpath(p) for p in candidates if p.is_dir() and str(p.resolve()).startswith(shown)})
+    visible = (*_SYSTEM, os.path.join(os.path.realpath(sys.base_prefix), "lib"))
+    return sorted({os.path.realpath(p) for p in candidates if p.is_dir() and str(p.resolve()).startswith(visible)})

@@ -103,7 +103,7 @@ def read_outcome(lines: bytes, calls: int, timed_out: bool, status: int, wall_s:
 
 
 def _note(text: str) -> str:
-    """Cut a text of a candidate, and write halves of surrogate pairs, which no file can hold, as escapes."""
+    # Halves of surrogate pairs, which no file can hold, are written as escapes.
     return text[:_NOTE_SHOWN].encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -39,19 +39,19 @@ class Worker:
 
     def __init__(self, jail: JailName, limits: Limits):
         self._limits = limits
-        self._inner: int | None = None
+        self._inner_pid: int | None = None
         self._control, theirs = socket.socketpair()
         info_read, info_write = os.pipe()
-        boxed = jail == "bubblewrap"
+        in_bubblewrap = jail == "bubblewrap"
         with theirs, tempfile.TemporaryFile() as errors:
             try:
                 self._process = subprocess.Popen(
-                    jails.command(jail, limits, info_write if boxed else None),
+                    jails.command(jail, limits, info_write if in_bubblewrap else None),
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    env=jails.environment(),
-                    pass_fds=(info_write,) if boxed else (),
+                    env=jails.ENVIRONMENT,
+                    pass_fds=(info_write,) if in_bubblewrap else (),
                     start_new_session=True,
                     cwd="/",
                 )
@@ -63,7 +63,7 @@ class Worker:
                 os.close(info_write)
             theirs.close()  # else a worker that dies would leave this end waiting
             self._await_ready(jail, info_read, errors)
-        self.close = weakref.finalize(self, _end, self._process, self._control, self._inner)
+        self.close = weakref.finalize(self, _end, self._process, self._control, self._inner_pid)
 
     def _await_ready(self, jail: JailName, info_read: int, errors: Any) -> None:
         self._control.settimeout(_START_S)
@@ -73,10 +73,10 @@ class Worker:
             answer = b""
         if jail == "bubblewrap":
             with contextlib.suppress(ValueError, KeyError):  # it failed before it could say
-                self._inner = json.loads(_available(info_read))["child-pid"]
+                self._inner_pid = json.loads(_available(info_read))["child-pid"]
         os.close(info_read)
         if answer != READY:
-            _end(self._process, self._control, self._inner)
+            _end(self._process, self._control, self._inner_pid)
             errors.seek(0)
             error_lines = errors.read().decode(errors="replace").strip().splitlines()
             raise JailError(f"{jail}: {error_lines[-1] if error_lines else 'the worker did not start'}")
@@ -118,16 +118,16 @@ class Worker:
             if job_write.fileno() in ready and not (job := _write(job_write, job)):
                 poller.unregister(job_write)
             if read in ready:
-                part = os.read(read, 1 << 16)
+                chunk = os.read(read, 1 << 16)
                 # What is over the limit is read and dropped, so that the candidate's end is seen as it comes.
-                lines += part[: limit + 1 - len(lines)]
-                if not part:
+                lines += chunk[: limit + 1 - len(lines)]
+                if not chunk:
                     poller.unregister(read)
             if self._control.fileno() in ready:
-                part = self._control.recv(STATUS.size - len(status))
-                if not part:
+                chunk = self._control.recv(STATUS.size - len(status))
+                if not chunk:
                     raise JailError("the worker died")
-                status += part
+                status += chunk
         lines += _available(read)[: limit + 1 - len(lines)]
         *times, ended, how, began = STATUS.unpack(status)
         wall_s = (times[2] - times[0]) + (times[3] - times[1]) / 1e9
@@ -210,13 +210,12 @@ class Sandbox:
         self.close()
 
 
-def _end(process: subprocess.Popen[bytes], control: socket.socket, inner: int | None) -> None:
-    """End a worker: first by closing its socket, which it answers, then by force."""
-    control.close()
+def _end(process: subprocess.Popen[bytes], control: socket.socket, inner_pid: int | None) -> None:
+    control.close()  # a worker that lives answers this by ending
     try:
         process.wait(timeout=0.5)
     except subprocess.TimeoutExpired:
-        for pid in (inner, process.pid):  # the first process of a pid namespace takes all others with it
+        for pid in (inner_pid, process.pid):  # the first process of a pid namespace takes all others with it
             if pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -244,10 +243,9 @@ def _write(pipe: io.FileIO, data: memoryview) -> memoryview:
 
 
 def _available(descriptor: int) -> bytes:
-    """Return what a pipe holds now, without waiting for more."""
     os.set_blocking(descriptor, False)
-    parts = bytearray()
+    data = bytearray()
     with contextlib.suppress(BlockingIOError):
-        while part := os.read(descriptor, 1 << 16):
-            parts += part
-    return bytes(parts)
+        while chunk := os.read(descriptor, 1 << 16):
+            data += chunk
+    return bytes(data)

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import platform
 import struct
+from collections.abc import Iterable
 
 from steadyrl.environments.code.sandbox.libc import libc
 
@@ -138,29 +139,31 @@ def build() -> bytes:
     column, arch = _MACHINES[platform.machine()]
     refuse = _op(_RETURN, _ERRNO | errno.EPERM)
     allow = _op(_RETURN, _ALLOW)
-    parts = [_op(_LOAD, _ARCH), _op(_EQUAL, arch, 1, 0), _op(_RETURN, _KILL_PROCESS), _op(_LOAD, _NUMBER)]
+    program = [_op(_LOAD, _ARCH), _op(_EQUAL, arch, 1, 0), _op(_RETURN, _KILL_PROCESS), _op(_LOAD, _NUMBER)]
     if column == 0:  # x32 calls are other names for the same calls
-        parts += [_op(_AT_LEAST, _X32_BIT, 0, 1), _op(_RETURN, _KILL_PROCESS)]
-    for numbers in _ALLOWED.values():
-        if numbers[column] is not None:
-            parts += [_op(_EQUAL, numbers[column] or 0, 0, 1), allow]
+        program += [_op(_AT_LEAST, _X32_BIT, 0, 1), _op(_RETURN, _KILL_PROCESS)]
+    program += _allow_each(number for numbers in _ALLOWED.values() if (number := numbers[column]) is not None)
     # C libraries fall back to clone, whose flags a filter can read, when clone3 is not there.
-    parts += [_op(_EQUAL, _CLONE3[column], 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
+    program += [_op(_EQUAL, _CLONE3[column], 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
     # Each of these ends in a return, so the accumulator still holds the number at the next one.
-    parts += _when(_CLONE[column], [_op(_LOAD, _ARGS), _op(_ANY_BIT, _CLONE_THREAD, 0, 1), allow, refuse])
-    own = struct.unpack("=I", _ANY_PID)[0]
+    program += _when(_CLONE[column], [_op(_LOAD, _ARGS), _op(_ANY_BIT, _CLONE_THREAD, 0, 1), allow, refuse])
+    any_pid = struct.unpack("=I", _ANY_PID)[0]
     for number in (_KILL[column], _TGKILL[column]):
-        parts += _when(number, [_op(_LOAD, _ARGS), _op(_EQUAL, own, 0, 1), allow, refuse])
+        program += _when(number, [_op(_LOAD, _ARGS), _op(_EQUAL, any_pid, 0, 1), allow, refuse])
     for number in (clock[column] for clock in _CLOCKS):
-        parts += _when(number, [_op(_LOAD, _ARGS), _op(_AT_LEAST, _OF_A_PROCESS, 1, 0), allow, refuse])
-    nothing_new = [_op(_LOAD, _ARGS + 16), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _ARGS + 20), _op(_EQUAL, 0, 0, 1), allow]
-    parts += _when(_PRLIMIT[column], [_op(_LOAD, _ARGS), _op(_EQUAL, 0, 0, 5), *nothing_new, refuse])
-    plain = [part for request in _FCNTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
-    parts += _when(_FCNTL[column], [_op(_LOAD, _ARGS + 8), *plain, refuse])
-    ioctls = [part for request in _IOCTLS for part in (_op(_EQUAL, request, 0, 1), allow)]
+        program += _when(number, [_op(_LOAD, _ARGS), _op(_AT_LEAST, _OF_A_PROCESS, 1, 0), allow, refuse])
+    no_new_limit = [_op(_LOAD, _ARGS + 16), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _ARGS + 20), _op(_EQUAL, 0, 0, 1), allow]
+    program += _when(_PRLIMIT[column], [_op(_LOAD, _ARGS), _op(_EQUAL, 0, 0, 5), *no_new_limit, refuse])
+    program += _when(_FCNTL[column], [_op(_LOAD, _ARGS + 8), *_allow_each(_FCNTLS), refuse])
     # Of all other requests: "not a terminal", which is what callers are prepared for.
-    parts += _when(_IOCTL[column], [_op(_LOAD, _ARGS + 8), *ioctls, _op(_RETURN, _ERRNO | errno.ENOTTY)])
-    return b"".join([*parts, refuse])
+    no_terminal = _op(_RETURN, _ERRNO | errno.ENOTTY)
+    program += _when(_IOCTL[column], [_op(_LOAD, _ARGS + 8), *_allow_each(_IOCTLS), no_terminal])
+    return b"".join([*program, refuse])
+
+
+def _allow_each(values: Iterable[int]) -> list[bytes]:
+    """Return a comparison of the accumulator with each value, which lets the call through where they are equal."""
+    return [op for value in values for op in (_op(_EQUAL, value, 0, 1), _op(_RETURN, _ALLOW))]
 
 
 def _when(number: int, body: list[bytes]) -> list[bytes]:

@@ -33,14 +33,14 @@ class Opaque:
 
     type_name: str
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, value: object) -> bool:
         return False
 
     __hash__ = None  # type: ignore[assignment]  # equal to nothing, so it must not be found in a set either
 
 
-class Kept:
-    """Stands for what an earlier step gave, which stays in the process that has it."""
+class Reference:
+    """Refers to the value of an earlier step, which stays in the process that has it."""
 
     def __init__(self, number: int):
         object.__setattr__(self, "number", number)  # subclasses have other uses for attributes
@@ -77,7 +77,7 @@ def encode(value: Any, room: int = MAX_DEPTH) -> Any:
     if isinstance(value, int):
         return int(value) if -_JSON_INT < value < _JSON_INT else ["int", hex(value)]
     if isinstance(value, float):
-        return _of_float(float(value))
+        return _encode_float(float(value))
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, list | tuple | set | frozenset | dict):
@@ -90,15 +90,15 @@ def encode(value: Any, room: int = MAX_DEPTH) -> Any:
     if isinstance(value, bytes | bytearray):
         return ["bytes", bytes(value).hex()]
     if isinstance(value, complex):
-        return ["complex", _of_float(value.real), _of_float(value.imag)]
-    if isinstance(value, Kept):
-        return ["kept", object.__getattribute__(value, "number")]
+        return ["complex", _encode_float(value.real), _encode_float(value.imag)]
+    if isinstance(value, Reference):
+        return ["reference", object.__getattribute__(value, "number")]
     if isinstance(value, type) and _TYPES.get(value.__name__) is value:
         return ["type", value.__name__]
     return ["opaque", type(value).__name__]
 
 
-def _of_float(value: float) -> Any:
+def _encode_float(value: float) -> Any:
     return value if math.isfinite(value) else ["float", repr(value)]
 
 
@@ -122,7 +122,7 @@ def decode(wire: Any, results: Sequence[Any] = ()) -> Any:
             return {
                 decode(key, results): decode(item, results) for key, item in zip(body[::2], body[1::2], strict=True)
             }
-        case "kept":
+        case "reference":
             return results[body[0]]
         case "bytes":
             return bytes.fromhex(body[0])
@@ -179,30 +179,30 @@ def number(wire: Any) -> int | float | complex | None:
         case ["float", text]:
             return float(text)
         case ["complex", real, imaginary]:
-            first, second = number(real), number(imaginary)
-            assert isinstance(first, float) and isinstance(second, float), "checked before"
-            return complex(first, second)
+            real_number, imaginary_number = number(real), number(imaginary)
+            assert isinstance(real_number, float) and isinstance(imaginary_number, float), "checked before"
+            return complex(real_number, imaginary_number)
     return None
 
 
-def same(got: Any, expected: Any, tolerance: float = 1e-9) -> bool:
+def same(wire: Any, expected: Any, tolerance: float = 1e-9) -> bool:
     """Compare as ``==`` does, but floats by relative tolerance (absolute below 1) and NaN equal to itself.
 
     Only values of ``expected`` are hashed; the time is linear in the length of both, sorting sets within sets apart.
 
     Args:
-        got: The checked wire form of a value that a candidate chose.
+        wire: The checked wire form of a value that a candidate chose.
         expected: A plain value of a problem's author.
         tolerance: Of floats.
     """
     if isinstance(expected, bool | int | float | complex):
-        numeric = number(got)
+        numeric = number(wire)
         return numeric is not None and _close(numeric, expected, tolerance)
     if expected is None or isinstance(expected, str):
-        return got is None if expected is None else isinstance(got, str) and got == expected
-    if not isinstance(got, list):
+        return wire is None if expected is None else isinstance(wire, str) and wire == expected
+    if not isinstance(wire, list):
         return False
-    kind, body = got[0], got[1:]
+    kind, body = wire[0], wire[1:]
     if isinstance(expected, list | tuple):
         return (
             kind == type(expected).__name__
@@ -212,9 +212,9 @@ def same(got: Any, expected: Any, tolerance: float = 1e-9) -> bool:
     if isinstance(expected, dict):
         if kind != "dict" or len(body) != 2 * len(expected):
             return False
-        wanted = {_key(encode(key)): item for key, item in expected.items()}
-        items = {_key(key): item for key, item in zip(body[::2], body[1::2], strict=True)}
-        return items.keys() == wanted.keys() and all(same(items[key], wanted[key], tolerance) for key in wanted)
+        right = {_key(encode(key)): item for key, item in expected.items()}
+        left = {_key(key): item for key, item in zip(body[::2], body[1::2], strict=True)}
+        return left.keys() == right.keys() and all(same(left[key], right[key], tolerance) for key in right)
     if isinstance(expected, set | frozenset):
         # Every one that is expected has to be there: a sender may well repeat one.
         keys = {_key(encode(item)) for item in expected}
@@ -244,29 +244,29 @@ def _number_key(value: int | float | complex) -> str:
     return hex(int(value))
 
 
-def _close(got: int | float | complex, expected: int | float | complex, tolerance: float) -> bool:
-    if isinstance(got, complex) or isinstance(expected, complex) or got == expected:
-        return got == expected
-    if not isinstance(got, float) and not isinstance(expected, float):
+def _close(actual: int | float | complex, expected: int | float | complex, tolerance: float) -> bool:
+    if isinstance(actual, complex) or isinstance(expected, complex) or actual == expected:
+        return actual == expected
+    if not isinstance(actual, float) and not isinstance(expected, float):
         return False
     try:
-        if math.isnan(expected) or math.isnan(got):
-            return math.isnan(expected) and math.isnan(got)
-        return math.isfinite(got) and abs(got - expected) <= tolerance * max(1.0, abs(expected))
+        if math.isnan(expected) or math.isnan(actual):
+            return math.isnan(expected) and math.isnan(actual)
+        return math.isfinite(actual) and abs(actual - expected) <= tolerance * max(1.0, abs(expected))
     except OverflowError:  # an integer too large for a float is close to none
         return False
 
 
-def shown(wire: Any, room: int = 60) -> str:
+def short_repr(wire: Any, room: int = 60) -> str:
     """Return a checked wire form as a reader would write the value, cut to so many characters."""
-    text = _written(wire, room)
+    text = _repr(wire, room)
     return text if len(text) <= room else f"{text[: room - 3]}..."
 
 
-def _written(wire: Any, room: int) -> str:
+def _repr(wire: Any, room: int) -> str:
     match wire:
         case ["list" | "tuple" | "set" | "frozenset" | "dict" as kind, *body]:
-            return _container_written(kind, body, room)
+            return _container_repr(kind, body, room)
         case ["int", text]:
             return f"an integer of {int(text, 16).bit_length()} bits"  # writing it in decimal may be refused
         case ["bytes", text]:
@@ -279,13 +279,11 @@ def _written(wire: Any, room: int) -> str:
     return repr(wire[:room]) if isinstance(wire, str) else repr(wire if numeric is None else numeric)
 
 
-def _container_written(kind: str, body: Sequence[Any], room: int) -> str:
+def _container_repr(kind: str, body: Sequence[Any], room: int) -> str:
     opening, closing = _BRACKETS[kind]
     text = opening
     for index, item in enumerate(body):
         if len(text) > room:
             return text
-        text += ("" if index == 0 else ": " if kind == "dict" and index % 2 else ", ") + _written(
-            item, room - len(text)
-        )
+        text += ("" if index == 0 else ": " if kind == "dict" and index % 2 else ", ") + _repr(item, room - len(text))
     return text + ("," if kind == "tuple" and len(body) == 1 else "") + closing

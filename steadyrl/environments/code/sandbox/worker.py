@@ -152,7 +152,6 @@ def _bury(pid: int, alone: bool, report: _Report) -> None:
 
 
 def _become_candidate(received: list[int], life: int, rules: dict[str, Any]) -> NoReturn:
-    """Turn this fork into a candidate; never returns."""
     try:
         job, results, null = received
         os.setsid()
@@ -174,7 +173,7 @@ def _become_candidate(received: list[int], life: int, rules: dict[str, Any]) -> 
 
 def _limit(rules: dict[str, Any]) -> None:
     memory = rules["memory_mib"] << 20
-    for what, soft, hard in (
+    for limit, soft, hard in (
         (resource.RLIMIT_CPU, rules["cpu_s"], rules["cpu_s"] + 1),
         (resource.RLIMIT_AS, memory, memory),
         (resource.RLIMIT_FSIZE, 0, 0),
@@ -182,4 +181,4 @@ def _limit(rules: dict[str, Any]) -> None:
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_NPROC, rules["processes"], rules["processes"]),
     ):
-        resource.setrlimit(what, (soft, hard))
+        resource.setrlimit(limit, (soft, hard))

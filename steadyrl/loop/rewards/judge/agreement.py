@@ -50,21 +50,21 @@ def rank_correlation(measured: Measured) -> Estimate | None:
     Returns:
         None if tests or judge say the same of every answer.
     """
-    answered = [values for values in measured if len(values[0])]
-    problem = np.repeat(np.arange(len(answered)), [len(tests) for tests, _ in answered])
-    places = [np.unique(np.concatenate(side), return_inverse=True)[1] for side in zip(*answered, strict=True)]
+    nonempty = [values for values in measured if len(values[0])]
+    problem = np.repeat(np.arange(len(nonempty)), [len(tests) for tests, _ in nonempty])
+    rank_indices = [np.unique(np.concatenate(side), return_inverse=True)[1] for side in zip(*nonempty, strict=True)]
 
     def correlation(rows: np.ndarray) -> float:
-        times = np.bincount(rows, minlength=len(answered))[problem]  # that each answer was drawn
-        counts = [np.bincount(place, times) for place in places]
-        ranks = [(n.cumsum() - (n - 1) / 2)[place] for n, place in zip(counts, places, strict=True)]
+        times = np.bincount(rows, minlength=len(nonempty))[problem]  # that each answer was drawn
+        counts = [np.bincount(index, times) for index in rank_indices]
+        ranks = [(n.cumsum() - (n - 1) / 2)[index] for n, index in zip(counts, rank_indices, strict=True)]
         (first, shared), (_, second) = np.cov(ranks, fweights=times, ddof=0)
         with np.errstate(invalid="ignore"):  # NaN where one side is all ties
             return float(shared / np.sqrt(first * second))
 
-    if not answered or np.isnan(correlation(np.arange(len(answered)))):
+    if not nonempty or np.isnan(correlation(np.arange(len(nonempty)))):
         return None
-    return _bootstrap(len(answered), correlation)
+    return _bootstrap(len(nonempty), correlation)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
@@ -82,7 +82,7 @@ def _pairs(tests: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
 
 def _bootstrap(problems: int, statistic: Callable[[np.ndarray], float]) -> Estimate:
     generator = np.random.default_rng(0)
-    drawn = [statistic(generator.integers(problems, size=problems)) for _ in range(_RESAMPLES)]
+    resampled = [statistic(generator.integers(problems, size=problems)) for _ in range(_RESAMPLES)]
     tail = (1 - _CONFIDENCE) / 2
-    low, high = np.nanquantile(drawn, [tail, 1 - tail])
+    low, high = np.nanquantile(resampled, [tail, 1 - tail])
     return Estimate(statistic(np.arange(problems)), float(low), float(high), problems)

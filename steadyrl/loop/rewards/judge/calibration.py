@@ -125,8 +125,8 @@ def calibrate(section: JudgeSettings, task: Task, problems: Sequence[Problem], r
         repeats=repeats,
         same=same,
         spread=spread,
-        orders_agree=_mean_of_part(scored, f"{NAME}_orders_agree"),
-        first_place=_mean_of_part(scored, f"{NAME}_first_place"),
+        orders_agree=_mean_by_problem(scored, f"{NAME}_orders_agree"),
+        first_place=_mean_by_problem(scored, f"{NAME}_first_place"),
         injection=injection,
         costs=term_metrics(terms),
     )
@@ -148,9 +148,9 @@ def known_answers(task: Task, problems: Sequence[Problem]) -> list[_Answer]:
 def _by_problem(scored: Scored, *names: str) -> list[list[tuple[_Answer, list[float]]]]:
     """Return the answers to each problem of which all these measurements are known, with them."""
     by_problem: dict[str, list[tuple[_Answer, list[float]]]] = {}
-    for answer, parts in scored:
-        if parts.keys() >= set(names):
-            by_problem.setdefault(answer.problem.id, []).append((answer, [parts[name] for name in names]))
+    for answer, measurements in scored:
+        if measurements.keys() >= set(names):
+            by_problem.setdefault(answer.problem.id, []).append((answer, [measurements[name] for name in names]))
     return list(by_problem.values())
 
 
@@ -167,16 +167,16 @@ def _steadiness(rounds: Sequence[Sequence[Rollout]]) -> tuple[float | None, floa
 
 def _kinds(scored: Scored, metric: str) -> tuple[Kind, ...]:
     by_kind: dict[str, list[Mapping[str, float]]] = {}
-    for answer, parts in scored:
-        by_kind.setdefault(answer.kind, []).append(parts)
+    for answer, measurements in scored:
+        by_kind.setdefault(answer.kind, []).append(measurements)
     return tuple(
-        Kind(name, len(answered), *(finite_mean(p[part] for p in answered if part in p) for part in (metric, NAME)))
-        for name, answered in by_kind.items()
+        Kind(name, len(rows), *(finite_mean(m[key] for m in rows if key in m) for key in (metric, NAME)))
+        for name, rows in by_kind.items()
     )
 
 
-def _mean_of_part(scored: Scored, part: str) -> Estimate | None:
-    return mean([float(np.mean([values for _, values in group])) for group in _by_problem(scored, part)])
+def _mean_by_problem(scored: Scored, name: str) -> Estimate | None:
+    return mean([float(np.mean([values for _, values in group])) for group in _by_problem(scored, name)])
 
 
 def _injection(scored: Scored, terms: Sequence[Term], metric: str) -> Estimate | None:

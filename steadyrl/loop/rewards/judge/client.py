@@ -109,17 +109,17 @@ class ChatClient:
             except _RefusedError as error:
                 # The server's words are cleaned before they are cut: a part of a key is too much.
                 words = None if error.message is None else " ".join(self._secret.hide(error.message).split())
-                shown = "" if words is None else f": {words[:_LONGEST_MESSAGE] or 'nothing'}"
-                why, again = f"{error}{shown}{error.hint}", error.again_after_s
-                if again is None or tries > self._section.retries:
-                    raise NoReplyError(why, tries) from error
+                detail = "" if words is None else f": {words[:_LONGEST_MESSAGE] or 'nothing'}"
+                reason, wait_s = f"{error}{detail}{error.hint}", error.again_after_s
+                if wait_s is None or tries > self._section.retries:
+                    raise NoReplyError(reason, tries) from error
                 longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (tries - 1))
-                pause = max(again, longest * self._jitter.uniform(0.5, 1.0))
+                pause = max(wait_s, longest * self._jitter.uniform(0.5, 1.0))
                 if time.monotonic() + pause >= until:
-                    reason = f"{why}; a further try after {pause:.0f} s would come after rewards.judge.deadline_s"
+                    reason = f"{reason}; a further try after {pause:.0f} s would come after rewards.judge.deadline_s"
                     raise NoReplyError(reason, tries) from error
                 if self._stop.wait(pause):
-                    raise NoReplyError(f"{why}; the run stopped asking", tries) from error
+                    raise NoReplyError(f"{reason}; the run stopped asking", tries) from error
         raise AssertionError("the last try returns or raises")
 
     def _wait_for_turn(self, until: float, requests: int) -> None:
@@ -138,13 +138,13 @@ class ChatClient:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        left = until - time.monotonic()
-        if left <= 0:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
             raise _RefusedError("rewards.judge.deadline_s was over", None)
         request = urllib.request.Request(self._url, body, headers)
         try:
             answer = post(
-                request, min(section.connect_s, left), section.read_s, min(section.request_s, left), self._tls
+                request, min(section.connect_s, left_s), section.read_s, min(section.request_s, left_s), self._tls
             )
         except (OSError, http.client.HTTPException) as error:
             raise _broken(error, section) from error

@@ -45,12 +45,13 @@ def build(settings: JudgeSettings, task: Task, own: Mapping[str, RewardFn]) -> J
     return Judge(settings, task.gold, gate)
 
 
-def require_gate(settings: JudgeSettings, own: Mapping[str, RewardFn]) -> None:
+def require_gate(settings: JudgeSettings, task_rewards: Mapping[str, RewardFn]) -> None:
     """Refuse a judge's gate that the task does not have; an empty one asks for none."""
-    if settings.gate and settings.gate not in own:
+    if settings.gate and settings.gate not in task_rewards:
+        names = ", ".join(sorted(task_rewards))
         raise ConfigError(
             f"rewards.judge.gate: '{settings.gate}' is no reward of the task; "
-            + (f"expected one of {', '.join(sorted(own))}" if own else "the task has none, so leave the gate out")
+            f"{f'expected one of {names}' if names else 'the task has none, so leave the gate out'}"
         )
 
 
@@ -105,9 +106,9 @@ def _answer(rollout: Rollout) -> str:
 def _score(opinion: Opinion) -> Score:
     if opinion.value is None:
         return Score(None, unscored=f"{NAME}: {opinion.reason}")
-    parts: Mapping[str, float] = {f"{NAME}_{name}": value for name, value in opinion.parts.items()}
+    measurements: Mapping[str, float] = {f"{NAME}_{name}": value for name, value in opinion.measurements.items()}
     reason = " ".join(opinion.reason.split())[:_LONGEST_NOTE]
-    return Score(opinion.value, parts, note=f"{NAME}: {reason}" if reason else "")
+    return Score(opinion.value, measurements, note=f"{NAME}: {reason}" if reason else "")
 
 
 class LikelihoodPanel:

@@ -39,7 +39,7 @@ class Opinion:
 
     value: float | None
     """0 to 1, or None."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    measurements: Mapping[str, float] = field(default_factory=dict)
     """Further measurements."""
     reason: str = ""
     """The judge's sentence, or why there is no value."""
@@ -92,29 +92,29 @@ def ring(texts: Sequence[str], reach: int) -> list[tuple[str, str]]:
     Every text then meets twice ``reach`` others, or all; the cost grows with the texts and not with their square.
     """
     count = len(texts)
-    places = {
+    pairs = {
         tuple(sorted((i, (i + step) % count))) for i in range(count) for step in range(1, min(reach, count - 1) + 1)
     }
-    return [(texts[a], texts[b]) for a, b in sorted(places)]
+    return [(texts[a], texts[b]) for a, b in sorted(pairs)]
 
 
-def _by_own_ballot(contest: Contest, votes: Votes) -> dict[str, Opinion]:
+def _opinion_by_text(contest: Contest, votes: Votes) -> dict[str, Opinion]:
     opinions: dict[str, Opinion] = {}
     for ballot, answer in votes:
-        for place, text in enumerate(ballot.texts):
+        for i, text in enumerate(ballot.texts):
             if isinstance(answer, str):
                 opinions[text] = Opinion(None, reason=answer)
             else:
-                opinions[text] = Opinion(answer.values[place], answer.parts, answer.reason)
+                opinions[text] = Opinion(answer.values[i], answer.by_criterion, answer.reason)
     return opinions
 
 
-def _by_wins(contest: Contest, votes: Votes) -> dict[str, Opinion]:
+def _opinions_by_wins(contest: Contest, votes: Votes) -> dict[str, Opinion]:
     by_texts = {ballot.texts: answer for ballot, answer in votes}
-    return {text: _record_of(text, contest, by_texts) for text in contest.texts}
+    return {text: _opinion_by_wins(text, contest, by_texts) for text in contest.texts}
 
 
-def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], Answer]) -> Opinion:
+def _opinion_by_wins(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], Answer]) -> Opinion:
     judged: list[tuple[Verdict, Verdict]] = []  # in the order in which the text stands first, and in the other
     failures: list[str] = []
     for texts, answer in by_texts.items():
@@ -139,7 +139,7 @@ def _record_of(text: str, contest: Contest, by_texts: Mapping[tuple[str, ...], A
 
 
 MODES: Mapping[str, Mode] = {
-    "scalar": Mode(_one_each, prompts.scalar_question, verdicts.read_scalar, _by_own_ballot),
-    "pairwise": Mode(_pairs, prompts.pairwise_question, verdicts.read_pair, _by_wins),
-    "group": Mode(_all_at_once, prompts.group_question, verdicts.read_group, _by_own_ballot),
+    "scalar": Mode(_one_each, prompts.scalar_question, verdicts.read_scalar, _opinion_by_text),
+    "pairwise": Mode(_pairs, prompts.pairwise_question, verdicts.read_pair, _opinions_by_wins),
+    "group": Mode(_all_at_once, prompts.group_question, verdicts.read_group, _opinion_by_text),
 }

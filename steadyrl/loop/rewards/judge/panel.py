@@ -42,7 +42,7 @@ _FORM = 1  # of prompts and entries: raised when either changes, so that older v
 
 
 @dataclass(frozen=True)
-class Asked:
+class BallotResult:
     """What became of one ballot."""
 
     answer: Answer
@@ -66,7 +66,7 @@ class Panel:
         self._client = ChatClient(section)
         self._cache = VerdictCache(section) if section.cache else None
         self._recent: deque[tuple[int, int]] = deque(maxlen=section.window)  # (failed, asked) of each scoring
-        self._outcomes: list[Asked] = []  # since the last look, beside those that the cache knew
+        self._results: list[BallotResult] = []  # since the last look, beside those that the cache knew
         self._cached = 0
 
     def opinions(self, contests: Sequence[Contest]) -> list[dict[str, Opinion]]:
@@ -92,8 +92,9 @@ class Panel:
         while missing:
             new_answers = self._ask_all(missing)
             failures = [answer for answer in new_answers.values() if isinstance(answer, str)]
-            failed = self._judge_the_judge(failures, len(new_answers))
+            failed = self._require_answering(failures, len(new_answers))
             answers |= new_answers
+            # With any verdict, new or cached, the step can train, and what failed stays unscored.
             if failed < len(new_answers) or len(answers) > len(new_answers):
                 break
             log.warning("the judge gave none of %d verdicts (%s); asking again", failed, _main_reason(failures))
@@ -101,17 +102,17 @@ class Panel:
 
     def drain(self) -> dict[str, float]:
         """Return judge/* of what was asked since the last call: shares, tokens, and cost where there is a price."""
-        outcomes, cached, self._outcomes, self._cached = self._outcomes, self._cached, [], 0
-        if not outcomes and not cached:
+        results, cached, self._results, self._cached = self._results, self._cached, [], 0
+        if not results and not cached:
             return {}
-        metrics = {"judge/verdicts": float(len(outcomes) + cached), "judge/cached": cached / (len(outcomes) + cached)}
-        if not outcomes:
+        metrics = {"judge/verdicts": float(len(results) + cached), "judge/cached": cached / (len(results) + cached)}
+        if not results:
             return metrics
-        metrics["judge/failed"] = fmean(isinstance(outcome.answer, str) for outcome in outcomes)
-        metrics["judge/repaired"] = fmean(outcome.repaired for outcome in outcomes)
-        metrics["judge/requests"] = float(sum(outcome.requests for outcome in outcomes))
-        metrics["judge/latency"] = fmean(outcome.seconds for outcome in outcomes)
-        tokens = [reply.tokens for outcome in outcomes for reply in outcome.replies]
+        metrics["judge/failed"] = fmean(isinstance(result.answer, str) for result in results)
+        metrics["judge/repaired"] = fmean(result.repaired for result in results)
+        metrics["judge/requests"] = float(sum(result.requests for result in results))
+        metrics["judge/latency"] = fmean(result.seconds for result in results)
+        tokens = [reply.tokens for result in results for reply in result.replies]
         if metered := [counts for counts in tokens if counts is not None]:
             read, written = (float(sum(counts)) for counts in zip(*metered, strict=True))
             metrics |= {"judge/tokens_in": read, "judge/tokens_out": written}
@@ -130,11 +131,11 @@ class Panel:
             futures = {pool.submit(self._ask, ballot): ballot for ballot in ballots}
             try:
                 for future in as_completed(futures):
-                    outcome = future.result()
-                    answers[futures[future]] = outcome.answer
-                    self._outcomes.append(outcome)
+                    result = future.result()
+                    answers[futures[future]] = result.answer
+                    self._results.append(result)
                     tell("verdicts of the judge", len(answers), len(ballots))
-                    failures += isinstance(outcome.answer, str)
+                    failures += isinstance(result.answer, str)
                     if failures == len(answers) >= _LEAST:
                         break
             finally:
@@ -142,25 +143,25 @@ class Panel:
             interrupted.pop_all()
         for future, ballot in futures.items():
             if ballot not in answers:
-                outcome = Asked(_NOT_ASKED) if future.cancelled() else future.result()
-                answers[ballot] = outcome.answer
-                self._outcomes.append(outcome)
+                result = BallotResult(_NOT_ASKED) if future.cancelled() else future.result()
+                answers[ballot] = result.answer
+                self._results.append(result)
         return answers
 
-    def _judge_the_judge(self, failures: Sequence[str], count: int) -> int:
+    def _require_answering(self, failures: Sequence[str], count: int) -> int:
         """Note how many of a scoring's verdicts failed, and return it."""
         self._recent.append((len(failures), count))
-        failed, of = (sum(counts) for counts in zip(*self._recent, strict=True))
-        enough = of >= _LEAST or len(self._recent) == self._section.window
-        if enough and failed / of > self._section.max_failed:
+        failed, total = (sum(counts) for counts in zip(*self._recent, strict=True))
+        has_evidence = total >= _LEAST or len(self._recent) == self._section.window
+        if has_evidence and failed / total > self._section.max_failed:
             raise EngineError(
                 f"the judge '{self._section.model}' at {self._section.base_url} gave no verdict in {failed} of the last"
-                f" {of} cases, more than rewards.judge.max_failed = {self._section.max_failed:g}; mostly: "
+                f" {total} cases, more than rewards.judge.max_failed = {self._section.max_failed:g}; mostly: "
                 f"{_main_reason(failures)}"
             )
         return len(failures)
 
-    def _ask(self, ballot: Ballot) -> Asked:
+    def _ask(self, ballot: Ballot) -> BallotResult:
         """Ask for one verdict, with one repair; keep it. Runs in a thread."""
         section, criteria = self._section, list(self._section.criteria)
         question = self._mode.question(section.criteria, ballot.request, ballot.texts)
@@ -174,8 +175,8 @@ class Panel:
             try:
                 answer = self._mode.read(replies[0].text, question, criteria)
             except MalformedVerdictError as error:
-                again = repair_messages(question, replies[0].text[:2000], str(error))
-                replies.append(self._client.ask(again, until))
+                repair = repair_messages(question, replies[0].text[:2000], str(error))
+                replies.append(self._client.ask(repair, until))
                 answer = self._mode.read(replies[1].text, question, criteria)
         except NoReplyError as error:
             answer, requests = str(error), error.requests
@@ -184,7 +185,7 @@ class Panel:
         if self._cache and not isinstance(answer, str):
             self._cache.put(ballot.request, ballot.texts, answer)
         requests += sum(reply.requests for reply in replies)
-        return Asked(answer, replies, requests, time.monotonic() - began, len(replies) > 1)
+        return BallotResult(answer, replies, requests, time.monotonic() - began, len(replies) > 1)
 
 
 def _main_reason(failures: Sequence[str]) -> str:
@@ -220,15 +221,15 @@ class VerdictCache:
     def get(self, request: str, texts: Sequence[str]) -> Verdict | None:
         """Return the verdict on these texts in this order, or None if there is none."""
         try:
-            entry = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
-            return _read_verdict(entry, len(texts))
+            record = parse_json(self._path(request, texts).read_text(encoding="utf-8"))
+            return _read_verdict(record, len(texts))
         except (OSError, ValueError, TypeError, KeyError):
             return None  # not asked yet, or damaged
 
     def put(self, request: str, texts: Sequence[str], verdict: Verdict) -> None:
         """Keep a verdict. A full disk costs the entry and one warning, not the run."""
         path = self._path(request, texts)
-        record = {"values": verdict.values, "parts": dict(verdict.parts), "reason": verdict.reason}
+        record = {"values": verdict.values, "parts": dict(verdict.by_criterion), "reason": verdict.reason}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A name of its own: two runs may write the same verdict at the same time.
@@ -246,9 +247,9 @@ class VerdictCache:
         return self._folder / name[:2] / f"{name}.json"
 
 
-def _read_verdict(entry: Mapping[str, Any], count: int) -> Verdict:
-    values, parts = entry["values"], dict(entry["parts"])
-    numbers = [*values, *parts.values()]
+def _read_verdict(record: Mapping[str, Any], count: int) -> Verdict:
+    values, grades = record["values"], dict(record["parts"])
+    numbers = [*values, *grades.values()]
     if len(values) != count or not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
         raise ValueError("an entry of another form")
-    return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in parts.items()}, str(entry["reason"]))
+    return Verdict(tuple(map(float, values)), {str(k): float(v) for k, v in grades.items()}, str(record["reason"]))

@@ -97,20 +97,20 @@ def _question(rules: str, request: str, texts: Sequence[str]) -> Question:
         codes.add(secrets.token_hex(_LABEL_BYTES))
     *labels, tie = codes
     # The rules come first and are the same in every request, so that servers which cache prefixes read them once.
-    parts = [f"The code of all fences here is {fence}.", _fenced(fence, "request", request)]
-    parts += [_fenced(fence, f"answer with the label {label}", text) for label, text in zip(labels, texts, strict=True)]
+    lines = [f"The code of all fences here is {fence}.", _fenced(fence, "request", request)]
+    lines += [_fenced(fence, f"answer with the label {label}", text) for label, text in zip(labels, texts, strict=True)]
     if len(texts) == 2:
-        parts.append(f"The label for a tie is {tie}.")
-    parts.append(f"Labels: {', '.join(labels)}. Give your verdict as JSON now.")
+        lines.append(f"The label for a tie is {tie}.")
+    lines.append(f"Labels: {', '.join(labels)}. Give your verdict as JSON now.")
     messages: tuple[Message, ...] = (
         {"role": "system", "content": _RULES + rules},
-        {"role": "user", "content": "\n\n".join(parts)},
+        {"role": "user", "content": "\n\n".join(lines)},
     )
     return Question(messages, tuple(labels), tie)
 
 
-def _fenced(fence: str, what: str, text: str) -> str:
-    return f"{fence} begin {what}\n{harmless(text)}\n{fence} end"
+def _fenced(fence: str, title: str, text: str) -> str:
+    return f"{fence} begin {title}\n{harmless(text)}\n{fence} end"
 
 
 def harmless(text: str) -> str:

@@ -197,9 +197,9 @@ def _spellings(letter: str) -> str:
 
 def _base64_parts(data: bytes) -> Iterator[str]:
     """Yield what base64 makes of data wherever they begin in a longer text, without the letters shared with others."""
-    for before in range(3):
+    for before in range(3):  # base64 writes three bytes at a time
         encoded = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
         first = -(-8 * before // 6)
         last = 8 * (before + len(data)) // 6
-        part = encoded[first:last]
-        yield from {part, part.replace("+", "-").replace("/", "_")}
+        inner = encoded[first:last]
+        yield from {inner, inner.replace("+", "-").replace("/", "_")}

@@ -29,7 +29,7 @@ class Verdict:
 
     values: tuple[float, ...]
     """One for each text in order, 0 to 1."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    by_criterion: Mapping[str, float] = field(default_factory=dict)
     """Values by criterion, 0 to 1; where one text is graded."""
     reason: str = ""
     """The judge's sentence."""
@@ -63,11 +63,11 @@ def read_scalar(text: str, question: Question, criteria: Sequence[str]) -> Verdi
         MalformedVerdictError: Not of the form, not of this request, or not of these criteria.
     """
     reply = _read(_Scalar, text)
-    _same({reply.candidate}, question.labels, "candidate")
-    _same(set(reply.scores), criteria, "scores")
+    _require_names({reply.candidate}, question.labels, "candidate")
+    _require_names(set(reply.scores), criteria, "scores")
     grades = [reply.scores[name] for name in criteria]
-    parts = {name: grade / GRADES for name, grade in zip(criteria, grades, strict=True)}
-    return Verdict((sum(grades) / (GRADES * len(grades)),), parts, reply.reason)
+    by_criterion = {name: grade / GRADES for name, grade in zip(criteria, grades, strict=True)}
+    return Verdict((sum(grades) / (GRADES * len(grades)),), by_criterion, reply.reason)
 
 
 def read_pair(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
@@ -84,11 +84,11 @@ def read_pair(text: str, question: Question, criteria: Sequence[str]) -> Verdict
 def read_group(text: str, question: Question, criteria: Sequence[str]) -> Verdict:
     """Read the grades of all texts."""
     reply = _read(_Group, text)
-    _same(set(reply.scores), question.labels, "scores")
+    _require_names(set(reply.scores), question.labels, "scores")
     return Verdict(tuple(reply.scores[label] / GROUP_GRADES for label in question.labels), reason=reply.reason)
 
 
-def _same(actual: set[str], expected: Sequence[str], where: str) -> None:
+def _require_names(actual: set[str], expected: Sequence[str], where: str) -> None:
     if actual != set(expected):
         names = ", ".join(sorted(actual))[:200]
         raise MalformedVerdictError(f"'{where}' names {names or 'nothing'}; expected exactly {', '.join(expected)}")
@@ -103,7 +103,7 @@ def _read(form: type[Spoken], text: str) -> Spoken:
         return form.model_validate(parsed)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
-        raise MalformedVerdictError(f"{place[:60]}: {first['msg']}") from error
+        location = ".".join(map(str, first["loc"])) or "the whole"
+        raise MalformedVerdictError(f"{location[:60]}: {first['msg']}") from error
     except ValueError as error:
         raise MalformedVerdictError(f"it is not one JSON object ({error})"[:200]) from error

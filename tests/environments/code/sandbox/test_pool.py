@@ -167,7 +167,7 @@ def test_a_worker_that_died_is_replaced(jail):
     with Sandbox(jail) as pool:
         pool.run(ADD, "add", [(1, 2)])
         worker = pool._idle.queue[-1]
-        os.kill(worker._inner or worker._process.pid, signal.SIGKILL)
+        os.kill(worker._inner_pid or worker._process.pid, signal.SIGKILL)
         worker._process.wait()
         assert pool.run(ADD, "add", [(1, 2)]).results == (Returned(3),)
 
@@ -176,7 +176,7 @@ def test_a_worker_killed_at_work_is_replaced_and_the_work_done_again(jail):
     with Sandbox(jail) as pool:
         pool.run(ADD, "add", [(1, 2)])
         worker = pool._idle.queue[-1]
-        kill = threading.Timer(0.2, os.kill, (worker._inner or worker._process.pid, signal.SIGKILL))
+        kill = threading.Timer(0.2, os.kill, (worker._inner_pid or worker._process.pid, signal.SIGKILL))
         kill.start()
         outcome = pool.run("import time\ndef f():\n    time.sleep(0.5)\n    return 1", "f", [()])
         kill.join()
@@ -197,7 +197,7 @@ def test_a_worker_that_was_replaced_is_said(jail, caplog):
     with Sandbox(jail) as pool:
         pool.run(ADD, "add", [(1, 2)])
         worker = pool._idle.queue[-1]
-        os.kill(worker._inner or worker._process.pid, signal.SIGKILL)
+        os.kill(worker._inner_pid or worker._process.pid, signal.SIGKILL)
         worker._process.wait()
         pool.run(ADD, "add", [(1, 2)])
     assert "a worker of the sandbox was replaced: the worker" in caplog.text

@@ -58,7 +58,7 @@ def test_a_text_scores_the_share_of_pairs_that_it_won_in_both_orders():
     }  # fmt: skip
     opinions = settle("pairwise", found, answers)
     assert {text: opinion.value for text, opinion in opinions.items()} == {"a": 1.0, "b": 0.25, "c": 0.25}
-    assert {t: o.parts["orders_agree"] for t, o in opinions.items()} == {"a": 1.0, "b": 0.5, "c": 0.5}
+    assert {t: o.measurements["orders_agree"] for t, o in opinions.items()} == {"a": 1.0, "b": 0.5, "c": 0.5}
 
 
 def test_a_judge_that_always_names_the_first_gives_everyone_a_half():

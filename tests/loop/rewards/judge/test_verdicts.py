@@ -21,7 +21,7 @@ def grouped(**scores):
 def test_the_value_is_the_mean_of_the_criteria():
     verdict = read_scalar(scalar(), ONE, CRITERIA)
     assert verdict.values == (0.75,)
-    assert verdict.parts == {"correct": 1.0, "short": 0.5}
+    assert verdict.by_criterion == {"correct": 1.0, "short": 0.5}
     assert verdict.reason == "r"
 
 

@@ -120,7 +120,7 @@ DECODING = (
     _raw("a list without a kind", "a reader may guess", "b'[\"value\", [5, 5]]\\n'"),
     _raw("an empty list", "it has no first item", "b'[\"value\", []]\\n'"),
     _raw("a kind that is a list", "a list cannot be looked up", 'b\'["value", [["int"], "0x5"]]\\n\''),
-    _raw("a value of the tests' process", "references are for the other way", 'b\'["value", ["kept", 0]]\\n\''),
+    _raw("a value of the tests' process", "references are for the other way", 'b\'["value", ["reference", 0]]\\n\''),
     _raw("a type that is none", "types are looked up by name", 'b\'["value", ["type", "__import__"]]\\n\''),
     _raw("another coding", "JSON readers guess among five", "'[\"value\", 5]\\n'.encode('utf-16')"),
     _raw("a mark of byte order", "JSON readers take it for a sign", "'\\ufeff[\"value\", 5]\\n'.encode()"),

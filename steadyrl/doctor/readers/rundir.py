@@ -30,14 +30,14 @@ def is_run_folder(folder: Path) -> bool:
     """Return whether a folder is a run directory, be it one that has no metrics yet."""
     run = RunDir(folder)
     marks = [run.info_file.is_file(), run.resolved_file.is_file()]
-    return all(marks) or (any(marks) and (run.metrics_file.is_file() or run.checkpoint_folder(0).parent.is_dir()))
+    return any(marks) and (all(marks) or run.metrics_file.is_file() or run.checkpoint_folder(0).parent.is_dir())
 
 
 def files(folder: Path) -> set[Path]:
     """Return the files of a run directory that are no log beside its own."""
     run = RunDir(folder)
-    of_steps = {run.metrics_file, run.findings_file, run.actions_file, run.curriculum_file}
-    return of_steps | {run.info_file, run.resolved_file}
+    by_step = {run.metrics_file, run.findings_file, run.actions_file, run.curriculum_file}
+    return by_step | {run.info_file, run.resolved_file}
 
 
 def read(folder: Path) -> RawLog:
@@ -57,6 +57,7 @@ def read(folder: Path) -> RawLog:
     rows, notes, attempts = Rows(("step",), null=None), list[str](), set[int]()
     for chunk in objects(run.metrics_file, notes):
         records = list(filter(is_record, chunk))
+        # A broken line may hold an integer of any size.
         ranks = [min(max(row.pop("attempt"), 0), MAX_ATTEMPT) for row in records]
         attempts.update(ranks)
         rows.add(records, ranks)
@@ -79,15 +80,15 @@ def _held_out(run: RunDir, measured: str) -> dict[str, np.ndarray]:
     before, after = ({str(line.get("problem")): line for line in lines} for lines in evaluations)
     pairs: dict[str, np.ndarray] = {}
     for decoding in DECODINGS:
-        sides = [[_number(of[name], decoding, measured) for of in (before, after)] for name in before if name in after]
-        scored = [side for side in sides if None not in side]
+        shared = [name for name in before if name in after]
+        numbers = [[_number(lines[name], decoding, measured) for lines in (before, after)] for name in shared]
+        scored = [pair for pair in numbers if None not in pair]
         if scored:
             pairs[decoding] = np.array(scored, np.float64).T
     return pairs
 
 
 def _number(line: dict[str, Any], decoding: str, measured: str) -> float | None:
-    """Return a finite number of an answer, None where it has none."""
     answers = line.get("answers")
     answer = answers.get(decoding) if isinstance(answers, dict) else None
     value = answer.get(measured) if isinstance(answer, dict) else None
