@@ -142,7 +142,7 @@ def read(table: Table, rng: random.Random) -> None:
             for result in outcome.results:
                 if isinstance(result, Returned):
                     values.same(result.wire, {1: [2.0, (3, "x")]})
-                    values.shown(result.wire)
+                    values.short_repr(result.wire)
                     values.line(result.wire)
             failure = "" if time.process_time() - began < LINE_S else f"slow: {data[:200]!r}"
         except Exception as error:

@@ -53,7 +53,7 @@ def test_a_model_prompts_and_a_function_train(here, capsys):
     shown = capsys.readouterr()
     assert "learning_rate=0.1 schedule=linear warmup_steps=3 steps=4 prompts_per_step=16" in shown.err
     assert "trains on 16 problems" in shown.err and "judged by 4 held-out problems" in shown.err
-    entry = row(next(place for place in Folder(here / "runs").places() if place.path == run.path))
+    entry = row(next(place for place in Folder(here / "runs").runs() if place.path == run.path))
     before, after = (
         np.mean([line["answers"]["sampled"]["metric"] for line in read_lines(run.evaluation_file(when))])
         for when in ("before", "after")
