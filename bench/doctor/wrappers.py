@@ -83,7 +83,7 @@ def dropout_in_policy(inner: TorchBackend) -> Altered:
         block.register_forward_hook(_drop(active))
 
     def generate(prompts: Sequence[np.ndarray], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
-        active["now"] = False  # the decoder of the sampler calls no hooks; its check against the model does
+        active["now"] = False
         try:
             return inner.generate(prompts, sampling, seeds)
         finally:
@@ -176,9 +176,8 @@ def _reference(inner: TorchBackend) -> Reader:
 
 
 def _by_modules(reader: Reader) -> nn.Module:
-    """Make a reader call the model's own modules, hooks among them, and return these; packed reading does not."""
-    reader._plan = None
-    return reader._body
+    """Return the model's own modules, which a reader calls with their hooks."""
+    return reader._split.body
 
 
 @contextmanager
