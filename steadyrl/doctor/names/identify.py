@@ -245,7 +245,8 @@ def recognise(log: RawLog) -> Table:
     """Return the table of the trainer that wrote a log: by its format, else by the most distinctive names.
 
     Between equals that one holds whose own rule fits, then the one that has the larger share of its distinctive names.
-    Others print in a trainer's format, too: it decides where one name is that trainer's own, or none is another's.
+    Others print in a trainer's format, too: it decides where one name is distinctive of that trainer, or one is known
+    to it and none is distinctive of another.
     """
     of_format = next((table for table in TABLES if log.format in table.formats), COMMON)
     if of_format is not COMMON and _distinctive_count(of_format, log):
@@ -255,7 +256,10 @@ def recognise(log: RawLog) -> Table:
         for table in TABLES
         if (matches := _distinctive_count(table, log)) >= table.needs
     ]
-    return max(scored, key=itemgetter(0))[1] if scored else of_format
+    if scored:
+        return max(scored, key=itemgetter(0))[1]
+    known = any(match is not None and match.rank < LATER for match in (_match(of_format, log, c) for c in log.columns))
+    return of_format if known else COMMON
 
 
 def holds_known_metric(log: RawLog) -> bool:

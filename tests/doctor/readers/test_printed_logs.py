@@ -610,7 +610,9 @@ def test_a_step_before_a_dict_counts_more_than_the_epoch_in_it(tmp_path):
     [
         (("reward_std", "completions/mean_length", "completions/clipped_ratio", "frac_reward_zero_std"), "trl-grpo"),
         (("reward_std", "completions/mean_length", "frac_reward_zero_std", "actor/pg_clipfrac"), "verl"),
-        (("loss", "somebody/speed"), "verl"),
+        (("actor/kl_loss", "somebody/speed"), "verl"),
+        (("val/somebody/score", "somebody/speed"), "verl"),
+        (("loss", "somebody/speed"), "unknown"),
     ],
 )
 def test_a_format_is_of_its_trainer_unless_all_names_are_of_another(tmp_path, names, trainer):
