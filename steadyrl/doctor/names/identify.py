@@ -467,4 +467,5 @@ def _meaning_of_ending(logged: str) -> Name | None:
     *groups, last = spelled.split("/")
     if not groups or NOT_THE_POLICY.search("/".join(groups)):
         return None
-    return COMMON.names.get(f"{groups[-1]}/{last}") or COMMON.names.get(last)
+    spellings = (f"{groups[-1]}/{last}", *COMMON.bare(last))
+    return next((COMMON.names[spelling] for spelling in spellings if spelling in COMMON.names), None)

@@ -26,7 +26,7 @@ MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
 
 
 _RECORD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-NEUTRAL, NO_PART = frozenset(_RECORD["neutral"]), frozenset(_RECORD["no_part"])
+NEUTRAL, NO_PART, OTHER_GROUPS = (frozenset(_RECORD[key]) for key in ("neutral", "no_part", "other_groups"))
 PARTS = tuple(re.compile(pattern) for pattern in _RECORD["parts"])
 
 
@@ -59,6 +59,11 @@ def guesses(columns: Mapping[str, Column], identified: frozenset[str]) -> dict[s
         if not len(values):
             continue
         order, meaning = _by_words(words(logged), values)
+        group, _, last = logged.rpartition("/")
+        # "stability/grad_norm", but not "EOS / truncation" of a page, which are two.
+        if meaning is None and group and " / " not in logged and OTHER_GROUPS.isdisjoint(words(group)):
+            order, meaning = _by_words(words(last), values)
+            order += len(RULES)
         if meaning is not None and meaning.quantity not in identified:
             candidates_by_quantity.setdefault(meaning.quantity, []).append((order, logged, meaning))
         if component := _reward_component(logged):
@@ -118,6 +123,8 @@ def _reward_component(logged: str) -> str:
     name = spell(logged)
     for ending in MEAN:
         name = name.removesuffix(ending)
+    if not NO_PART.isdisjoint(words(name.rpartition("/")[0])):  # "reward_schedule/weights/accuracy"
+        return ""
     for pattern in PARTS:
         if (match := pattern.fullmatch(name)) and NO_PART.isdisjoint(words(match[1])):
             return match[1]

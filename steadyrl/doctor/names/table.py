@@ -18,7 +18,7 @@ from steadyrl.doctor.readers.spelling import english
 
 TRAINERS = Path(__file__).parent / "trainers"
 BRACES = re.compile(r"\{([^}]*)\}")
-LISTS = ("distinctive", "prefixes", "heldout", "formats")
+LISTS = ("distinctive", "prefixes", "endings", "heldout", "formats")
 
 Config = Mapping[str, Any]
 
@@ -127,6 +127,8 @@ class Table:
     """How many distinctive patterns it takes to be recognised."""
     prefixes: tuple[str, ...] = ("train/",)
     """What trackers put before the names."""
+    endings: tuple[str, ...] = ()
+    """What may stand behind the names, as "_mean"."""
     heldout: tuple[str, ...] = ("eval/", "eval_", "test/", "test_")
     """What the names of held-out measurements begin with."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
@@ -170,6 +172,8 @@ class Table:
         """Return the spellings that a logged name may have in this table: as it is, spelled as most are, no prefix."""
         spellings = [logged] if (spelled := spell(logged)) == logged else [logged, spelled]
         stripped = [name[len(prefix) :] for name in spellings for prefix in self.prefixes if name.startswith(prefix)]
+        ended = [(name, ending) for name in (*spellings, *stripped) for ending in self.endings]
+        stripped += [name.removesuffix(ending) for name, ending in ended if name.endswith(ending)]
         bare_names = (*spellings, *(bare_name for bare_name in stripped if bare_name))
         return (*bare_names, *(unfolded for name in bare_names for unfolded in self._unfolded(flatten(name))))
 

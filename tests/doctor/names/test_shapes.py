@@ -72,6 +72,13 @@ def column(*values):
         ("smoothed_score", (0.2, 3.0), "reward"),
         ("mean_group_sd", (0.2, 0.3), "reward_std_within"),
         ("critic/head_loss", (3.0, 1.0), "loss_value"),
+        ("debug/unclipped_gradient_norm", (0.2, 3.0), None),
+        ("debug/gradient_norm_pre_clipping", (0.2, 3.0), "grad_norm"),
+        ("health/uniform_groups_pct", (0.0, 0.3), "no_signal"),
+        ("dataset/uniform_groups_pct", (0.0, 0.3), None),
+        ("Stopped / overlong", (0.0, 0.3), None),  # two names
+        ("objective/entropies", (1.2, 1.0), "entropy"),
+        ("share at cap", (0.0, 0.3), "truncated"),
     ],
 )
 def test_a_name_is_told_by_its_words_and_values(name, values, quantity):
@@ -106,7 +113,7 @@ def test_what_two_names_could_be_is_neither():
 def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
     names = ["rl/sub_rewards/tone", "json_reward", "rewards/brevity/mean", "reward/max_total", "eval_json_reward"]
     names += ["env/breakdown/tools", "train/r_style", "r_mean", "breakdown/max"]
-    names += ["rollout/parse_rate", "metrics/problems_solved"]
+    names += ["rollout/parse_rate", "metrics/problems_solved", "rl/terms/brief_reward", "weights/terms/kind_reward"]
     columns = {name: column(0.1, 0.2) for name in names}
     quantities = {name: meaning.quantity for name, meaning in guesses(columns, frozenset({"reward"})).items()}
     assert quantities == {
@@ -115,6 +122,7 @@ def test_parts_of_the_reward_are_known_under_any_prefix_once_there_is_a_whole():
         "rewards/brevity/mean": "reward_part/brevity",
         "env/breakdown/tools": "reward_part/tools",
         "rollout/parse_rate": "reward_part/parse",
+        "rl/terms/brief_reward": "reward_part/brief",
         "metrics/problems_solved": "reward_part/problems_solved",
         "train/r_style": "reward_part/style",
     }
