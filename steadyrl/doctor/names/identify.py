@@ -39,6 +39,7 @@ NOT_THE_POLICY = re.compile(r"(^|[/._])(critic|value|vf|reward_model|rm|ref|teac
 # What is the policy's all the same: its KL to the reference, and the score that a reward model gives to its answers.
 SCORES = frozenset({"score", "scores"})
 OF_THE_POLICY = {"ref": frozenset({"kl", "kld"}), "rm": SCORES, "reward_model": SCORES}
+LINES_OF_MANY = "verl_console"  # "step:1 - name:value", as loops of one's own print, too
 TOTAL_COUNT = re.compile(
     r"(?:total|sum)_(?:num|number|count|n|samples|completions|responses|rollouts|examples)$", re.IGNORECASE
 )
@@ -245,11 +246,11 @@ def recognise(log: RawLog) -> Table:
     """Return the table of the trainer that wrote a log: by its format, else by the most distinctive names.
 
     Between equals that one holds whose own rule fits, then the one that has the larger share of its distinctive names.
-    Others print in a trainer's format, too: it decides where one name is distinctive of that trainer, or one is known
-    to it and none is distinctive of another.
+    Others print in verl's lines, too: they are its own where one name is distinctive of it, or one is known to it and
+    none is distinctive of another.
     """
     of_format = next((table for table in TABLES if log.format in table.formats), COMMON)
-    if of_format is not COMMON and _distinctive_count(of_format, log):
+    if of_format is not COMMON and (log.format != LINES_OF_MANY or _distinctive_count(of_format, log)):
         return of_format
     scored = [
         ((matches, derive.preferred(table, log.settings, log), matches / len(table.distinctive)), table)

@@ -469,7 +469,7 @@ def test_a_few_common_names_make_no_trainer():
 
 
 def test_the_format_tells_the_trainer_before_the_names_do():
-    assert identify(log("reward/mean custom", format="steadyrl")).trainer == "steadyrl"
+    assert identify(log("reward loss", format="steadyrl")).trainer == "steadyrl"
     assert identify(log("custom actor/kl_loss", format="verl_console")).trainer == "verl"
     assert identify(log("custom", format="verl_console")).trainer == "unknown"  # others print so, too
 
