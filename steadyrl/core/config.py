@@ -116,8 +116,8 @@ def _toml_hint(path: Path, text: str, error: str) -> str:
         return f'; an import path stands in quotes: "{key[1]}" = 1.0'
     if path.suffix != ".toml":
         return "; expected a TOML file, as `steadyrl new --data FILE` writes one"
-    at = re.search(r"at line (\d+)", error)
-    got = f": got {without_keys(text.split(chr(10))[int(at[1]) - 1].strip())[:80]}" if at else ""
+    line = re.search(r"at line (\d+)", error)
+    got = f": got {without_keys(text.split(chr(10))[int(line[1]) - 1].strip())[:80]}" if line else ""
     return f"{got}; expected name = value: a number, true or false, or a text in quotes, with comments behind #"
 
 

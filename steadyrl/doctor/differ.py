@@ -85,8 +85,8 @@ def is_same(first: Run, second: Run) -> bool:
     """Return whether two runs are one log, or copies of one: all their series and settings are equal."""
 
     def content(run: Run) -> tuple[Any, ...]:
-        every = ((name, series) for name, several in run.series.items() for series in several)
-        return run.config, run.settings, [(name, x.steps.tobytes(), x.values.tobytes()) for name, x in every]
+        rows = [(series.quantity, series.steps.tobytes(), series.values.tobytes()) for series in run.logged]
+        return run.config, run.settings, rows
 
     return content(first) == content(second)
 

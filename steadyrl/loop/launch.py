@@ -203,10 +203,10 @@ def _resume(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_ch
         accepted = _changed_data(directory, session, accept_changed_data)
         _require_same_model(directory, session)
         _require_readable(directory, before.backend.name, session)
-        done, made = max(directory.checkpoints(), default=0), _steps_made(directory)
-        if made > done:
+        done, steps_made = max(directory.checkpoints(), default=0), _steps_made(directory)
+        if steps_made > done:
             newest = f"the newest checkpoint is that of step {done}" if done else "there is no checkpoint"
-            watch.note(f"{newest}, and {counted(made, 'step')} had been made: those behind it are made again")
+            watch.note(f"{newest}, and {counted(steps_made, 'step')} had been made: those behind it are made again")
         if line := rate_change(before, session.config, done):
             watch.note(line)
         begun_with = directory.info().get("code") or {}

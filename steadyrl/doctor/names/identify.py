@@ -259,8 +259,8 @@ def recognise(log: RawLog) -> Table:
     ]
     if scored:
         return max(scored, key=itemgetter(0))[1]
-    known = any(match is not None and match.rank < LATER for match in (_match(of_format, log, c) for c in log.columns))
-    return of_format if known else COMMON
+    matches_of_format = filter(None, (_match(of_format, log, column) for column in log.columns))
+    return of_format if any(match.rank < LATER for match in matches_of_format) else COMMON
 
 
 def holds_known_metric(log: RawLog) -> bool:

@@ -203,8 +203,10 @@ def _with_metrics(path: Path, logs: Sequence[RawLog], knows: Knows) -> list[RawL
         if any(log.settings and not log.notes for log in logs):
             raise RunError(document.without_rows(path))
         # Of a document without a log in it nothing else says what was looked for.
-        why = _reasons(logs) if logs else f" ({FORMS})"
-        raise RunError(f"'{path}' is a log without a number{why}; wait for the first logged step, or name another log")
+        reasons = _reasons(logs) if logs else f" ({FORMS})"
+        raise RunError(
+            f"'{path}' is a log without a number{reasons}; wait for the first logged step, or name another log"
+        )
     known_logs = [log for log in filled if knows(log)]
     if not known_logs:
         raise RunError(_without_metric(path, filled))

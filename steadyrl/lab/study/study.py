@@ -111,19 +111,21 @@ def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
     return {} if changed else plan
 
 
-def _inputs(study: Study, every: Sequence[Job], folder: Path, before: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _inputs(
+    study: Study, all_jobs: Sequence[Job], folder: Path, before: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
     """Return digests of each experiment's data and code, by the key of one run; refuse (RunError) changed ones.
 
     Runs that failed hold nothing fast: what made them fail may be mended.
     """
-    digests, by_parts, changed = dict[str, dict[str, str]](), dict[str, dict[str, str]](), dict[str, set[str]]()
+    digests, by_settings, changed = dict[str, dict[str, str]](), dict[str, dict[str, str]](), dict[str, set[str]]()
     for arm in study.arms:
-        jobs_of_arm = [job for job in every if job.arm == arm.name]
+        jobs_of_arm = [job for job in all_jobs if job.arm == arm.name]
         job = next((job for job in jobs_of_arm if job.key in before), jobs_of_arm[0])
         config = job.config
-        parts = repr((config.task, [*config.rewards], config.curriculum.name, config.run.seed))
+        settings = repr((config.task, [*config.rewards], config.curriculum.name, config.run.seed))
         with suppress(SteadyError):  # a run will say why it cannot have its data
-            digests[job.key] = by_parts[parts] = by_parts.get(parts) or input_digests(config)
+            digests[job.key] = by_settings[settings] = by_settings.get(settings) or input_digests(config)
         recorded = before.get(job.key)
         earlier = recorded if isinstance(recorded, dict) else {}
         changes = {name for name, digest in digests.get(job.key, {}).items() if earlier.get(name, digest) != digest}
