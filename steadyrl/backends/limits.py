@@ -21,11 +21,11 @@ MOST_COMPARED = 1 << 31  # bytes of gradients that are held beside one another, 
 def require_room(context: int | None, prompt: int, new: int) -> None:
     """Refuse (ModelError) a text beyond a model's positions (None: no limit): some write nonsense there."""
     if context is not None and prompt + new > context:
-        left = context - prompt
+        room = context - prompt
         raise ModelError(
             f"a prompt of {prompt} tokens and sampling.max_new_tokens = {new} go beyond the {context} tokens that the "
             "model's positions reach; shorten the prompt"
-            + (f" or set sampling.max_new_tokens = {left} or less" if left > 0 else "")
+            + (f" or set sampling.max_new_tokens = {room} or less" if room > 0 else "")
         )
 
 

@@ -359,10 +359,9 @@ def one_step(
         generator = np.random.default_rng([config.run.seed, _MINIBATCH_KEY, step])
         # Behind prepare: a correction weighs the advantages.
         corrected = replace(session, algorithm=correct(algorithm, batch, config.update.correction, state))
-        gradient_numbers: dict[str, float] = {}
+        gradients: dict[str, float] = {}
         if (step + 1) % GRADIENT_PARTS_EVERY == 0:
-            measured_update = corrected.update_at(rate)
-            gradient_numbers = gradient_parts(backend, algorithm, scored, batch, state.algorithm, measured_update)
+            gradients = gradient_parts(backend, algorithm, scored, batch, state.algorithm, corrected.update_at(rate))
         if guard:
             guard.before_updates()
         update_numbers = update(corrected, batch, rate, generator, step, guard)
@@ -375,7 +374,7 @@ def one_step(
     step_metrics.add("the rewards", {**term_metrics(session.terms), **reward_shares(groups, session.terms)})
     step_metrics.add("the choice of problems", rollouts.numbers)
     step_metrics.add("the correction", importance_metrics(batch))
-    step_metrics.add("the updates", update_numbers | gradient_numbers)
+    step_metrics.add("the updates", update_numbers | gradients)
     step_metrics.add("the algorithm", {f"algorithm/{name}": value for name, value in state.algorithm.items()})
     step_metrics.add("the autopilot", pilot_numbers)
     step_metrics.add("the clock", clock.times())
@@ -383,8 +382,7 @@ def one_step(
     data_epoch = state.problems_drawn / len(session.problems)
     step_metrics.add("the loop", {"learning_rate": rate, "data_epoch": data_epoch, "tokens/per_second": speed})
     step_metrics.add("the machine", {"memory/peak": memory_now().peak / 2**30})
-    state.step += 1
-    state.updates += int(update_numbers["updates"])
+    state.step, state.updates = step + 1, state.updates + int(update_numbers["updates"])
     state.algorithm = algorithm.adapt(state.algorithm, {k: v for k, v in step_metrics.values.items() if v is not None})
     return groups, step_metrics.values
 

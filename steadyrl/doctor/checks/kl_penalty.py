@@ -54,10 +54,10 @@ def kl_penalty_off(run: Run) -> Result:
     if measured is None:
         message = "the coefficient is set, and neither it nor the parts of the loss are logged"
         return Unknown(message, ("kl_coef", "loss", "loss_policy"))
-    gone = np.abs(measured.values) < MEASURED_OFF * fixed
-    if (onset := first_lasting(measured, gone, LASTING)) is None or not gone[measured.steps >= onset].all():
+    is_off = np.abs(measured.values) < MEASURED_OFF * fixed
+    if (onset := first_lasting(measured, is_off, LASTING)) is None or not is_off[measured.steps >= onset].all():
         return None
-    cause = "penalty_switched_off" if (~gone[measured.steps < onset]).sum() >= LASTING else "not_applied"
+    cause = "penalty_switched_off" if (~is_off[measured.steps < onset]).sum() >= LASTING else "not_applied"
     median = number(float(np.median(measured.values[measured.steps >= onset])))
     return _penalty_gone(
         onset, cause, fixed, f"loss less its policy part is {median} times the KL, and {fixed:g} is set"

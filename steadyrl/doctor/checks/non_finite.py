@@ -40,7 +40,7 @@ def non_finite(run: Run) -> Result:
     onset = int(broken[first][0])
     ends = {name: [series.values for series in run.series[name] if len(series)] for name in broken}
     lost = [name for name, last_rows in ends.items() if not all(np.isfinite(values[-1]) for values in last_rows)]
-    gone = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
+    stays_broken = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, reason = CAUSES.get(first, LOG_PROBS)
     together = sum(int(bad[0]) == onset for bad in broken.values()) > 1
     if together and onset == run.span[0]:
@@ -61,7 +61,7 @@ def non_finite(run: Run) -> Result:
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
         "skipped_steps" if scaler else cause,
-        "critical" if gone else "info" if scaler else "warning",
+        "critical" if stays_broken else "info" if scaler else "warning",
         onset,
         f"{first} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
         tuple(f"{name}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items() if run.steps > 1),

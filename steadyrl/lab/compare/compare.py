@@ -77,11 +77,7 @@ def compare(
     """
     subjects = [find_subject(name, config) for name in names]  # both, before any time is spent
     labels = (f"A ({subjects[0].name})", f"B ({subjects[1].name})")
-    harms = {  # what the doctor found in the runs that the subjects come from
-        name: diagnose(subject.run.path)[0].harmful
-        for name, subject in zip(labels, subjects, strict=True)
-        if subject.run is not None and subject.run.metrics_file.is_file()
-    }
+    harms = _harms(dict(zip(labels, subjects, strict=True)))
     task = plugins.open_task(config.task.name, config.task.args, config.run.seed)
     deploy = options.decoding or config.evaluate.deploy
     questions_of = _all_questions(task, config, options, deploy)
@@ -121,6 +117,15 @@ def compare(
     if folder is not None:
         write_json(folder / RECORD, record)
     return record
+
+
+def _harms(subjects: Mapping[str, Subject]) -> dict[str, tuple[str, ...]]:
+    """Return the checks of the doctor that found harm in the runs that subjects come from, by label."""
+    return {
+        label: diagnose(subject.run.path)[0].harmful
+        for label, subject in subjects.items()
+        if subject.run is not None and subject.run.metrics_file.is_file()
+    }
 
 
 def _judgement(

@@ -159,8 +159,8 @@ def _seconds_left(records: list[dict[str, Any]], steps: Any) -> float | None:
     if len(times) < 2 or not isinstance(steps, int) or times[-1][0] <= times[0][0]:
         return None
     pace: float = (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
-    left: int = steps - 1 - times[-1][0]
-    return max(0.0, pace * left)
+    remaining_steps: int = steps - 1 - times[-1][0]
+    return max(0.0, pace * remaining_steps)
 
 
 def _findings(run: RunDir, doctor: Mapping[str, Any]) -> list[Finding]:

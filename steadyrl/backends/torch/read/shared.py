@@ -64,14 +64,14 @@ class Prompts:
 
     def take(self, rows: torch.Tensor) -> Prompts:
         """Return what is left when these rows go on; a prompt that no row continues is dropped."""
-        left, owner = torch.unique(self.owner[rows], return_inverse=True)
+        prompts, owner = torch.unique(self.owner[rows], return_inverse=True)
         slots, max_rows = _slots(owner)
-        if len(left) == len(next(iter(self.keys.values()))):
+        if len(prompts) == len(next(iter(self.keys.values()))):
             return Prompts(self.keys, self.values, self.closed, owner, slots, max_rows)
         keys, values = (
-            {layer: x.index_select(0, left) for layer, x in layers.items()} for layers in (self.keys, self.values)
+            {layer: x.index_select(0, prompts) for layer, x in layers.items()} for layers in (self.keys, self.values)
         )
-        return Prompts(keys, values, None if self.closed is None else self.closed[left], owner, slots, max_rows)
+        return Prompts(keys, values, None if self.closed is None else self.closed[prompts], owner, slots, max_rows)
 
     def joined(
         self,

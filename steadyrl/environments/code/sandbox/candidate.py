@@ -111,6 +111,6 @@ def _say(pipe: int, line: list[Any]) -> None:
         data = values.line(line)
     except (ValueError, RecursionError, MemoryError) as error:
         data = values.line(["raised", type(error).__name__, "while its value was written"])
-    left = memoryview(data)
-    while left:
-        left = left[os.write(pipe, left) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(pipe, unwritten) :]
