@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from rich.console import Console
 from rich.padding import Padding
@@ -65,10 +66,10 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
         for text in diagnosis.run.changes(lead):
             _line(console, f"change: {text}", 2)
         # A check may find several things, of which its name is said once.
-        further = [finding for finding in diagnosis.findings if finding.check != lead.check]
-        caused = list(dict.fromkeys(finding.check for finding in further if finding.follows))
-        independent = list(dict.fromkeys(finding.check for finding in further if finding.harms and not finding.follows))
-        for word, names in (("caused by it, or by what it causes", caused), ("also found", independent)):
+        further = [node for node in tree(diagnosis.findings)[1:] if node.finding.check != lead.check]
+        chain = [node.finding.check for node in takewhile(lambda node: node.depth, further)]
+        roots = [node.finding.check for node in further if node.finding.harms and not node.depth]
+        for word, names in (("caused by it", list(dict.fromkeys(chain))), ("also found", list(dict.fromkeys(roots)))):
             if names:
                 surplus = f" and {len(names) - MOST_OTHERS} more" if len(names) > MOST_OTHERS else ""
                 _line(console, f"{word}: {', '.join(names[:MOST_OTHERS])}{surplus}", 2)

@@ -15,6 +15,8 @@ import numpy as np
 from steadyrl.core.types import Finding
 from steadyrl.core.words import counted
 
+NUMBERED = "the rows name no step and are numbered from 1 in the order of writing"
+ENDED = 0.9  # of the planned steps, before which a log is of a run that has not ended
 MOST_UNKNOWN = 5  # names shown of those that could not be placed
 
 
@@ -260,7 +262,10 @@ class Run:
             courses = f", {counted(stated, 'course')} in words" if stated else ""
             scores = counted(len(self.evaluations) - stated, "score")
             return f"{scores} before and after training{courses}, and no rows"
-        rows = f"1 row (step {first}" if self.steps == 1 else f"{self.steps} rows ({first} to {last}"
+        planned = self.settings.get("steps")
+        early = isinstance(planned, int) and last < ENDED * planned and NUMBERED not in self.notes
+        stopped = f" of {planned} planned" if early else ""
+        rows = f"1 row (step {first}" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{stopped}"
         return f"{who}{algorithm}, {rows}{averaged})"
 
     @property

@@ -55,7 +55,7 @@ def cut_off(run: Run) -> tuple[Series, str] | None:
         return None
     basis = f"meets {greatest:g} tokens and never passes that"
     if limit is not None:
-        basis = f"is up to {number(greatest / limit)} of the limit"
+        basis = f"is up to {percent(greatest / limit)} of the limit"
     basis = f"the share is estimated from the mean length, which {basis}"
     reached = np.interp(length.values / (limit or greatest), OF_LIMIT, CUT_THERE)
     return replace(length, quantity="truncated", unit="share", values=reached), basis
@@ -116,12 +116,15 @@ def truncated(run: Run) -> Result:
     course = f"share cut off: {number(start)} at the start, {number(level)} at the end"
     if len(share) == 1:
         course = f"share cut off: {number(level)} in the only row"
+    longest = run.get("length_max")
+    room = f"; the limit is {limit:g} tokens" if limit else ""
+    room = f"; the longest has {longest.greatest:g} tokens" if longest is not None and not limit else room
     return Found(
         cause,
         "info" if harmless else "critical" if no_end_token else "warning",
         first_lasting(share, share.values > NOTABLE) if len(share) >= AT_FIRST else int(share.steps[0]),
         f"{roughly}{percent(level)} of the completions are cut off by the length limit: {reason}",
-        (course + (f"; the limit is {limit:g} tokens" if limit else ""), *((basis,) if basis else ())),
+        (course + room, *((basis,) if basis else ())),
         change={} if level <= NOTABLE else None,
     )
 
@@ -129,14 +132,17 @@ def truncated(run: Run) -> Result:
 def _ends_elsewhere(run: Run, share: Series) -> Result:
     """Find completions that all count as cut off though their lengths differ: the limit would make them equal."""
     shortest, longest = run.get("length_min"), run.get("length_max")
-    if shortest is None or longest is None or (share.values < ALL).any():
+    all_cut = share.values >= ALL
+    if shortest is None or longest is None or all_cut.mean() < NEARLY_ALL:
         return None
-    shortest, longest = together(shortest, longest)
+    shortest, longest = (together(share.select(all_cut), ends)[1] for ends in (shortest, longest))
     differ = shortest.values < longest.values - HALF_TOKEN
     # The longest of every step that has one cut off is the limit itself, which does not change.
     if not len(differ) or (differ.mean() <= PINNED_SHARE and np.ptp(longest.values) <= HALF_TOKEN):
         return None
-    message = "all completions count as cut off though their lengths differ: something else than the limit ends them"
+    which = "all" if all_cut.all() else "nearly all"
+    message = f"{which} completions count as cut off though their lengths differ: something else than the limit ends "
+    message += "them"
     lengths = f"{number(shortest.last)} to {number(longest.last)} tokens in the last row"
     return Found("other_end", "info", None, message, (lengths,))
 

@@ -34,6 +34,8 @@ USUAL_LIMIT = 1.0  # at which trainers clip where nothing is set
 NEARLY_ALL = 0.9  # share of completions cut off that can leave no loss at all
 GROUPS_EQUAL = 0.9  # share of groups without signal that explains a gradient of 0
 MOSTLY_EQUAL = 0.5  # the same in few rows, which may hold the mean share of several steps and the norm of the last one
+OWN_LOOP = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
+HUGGING_FACE = "it logs grad_norm, which a notebook's table leaves out: read trainer.state.log_history"
 HOW_TO_LOG = {
     "steadyrl": "it logs grad_norm with every step; this log was cut or written by another version",
     "trl-ppo": "its own loop does not log it: call accelerator.clip_grad_norm_ in a subclass's step and log what it "
@@ -47,8 +49,7 @@ HOW_TO_LOG = {
 @check("grad_norm")
 def grad_norm(run: Run) -> Result | list[Result]:
     if (norm := run.get("grad_norm")) is None:
-        usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
-        hint = HOW_TO_LOG.get(run.trainer, usual)
+        hint = HOW_TO_LOG.get(run.trainer, HUGGING_FACE if run.trainer.startswith("trl") else OWN_LOOP)
         who = "" if run.trainer == "unknown" else f"{run.trainer}: "
         return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
     if fault := _zero(run, norm) or _erratic(run, norm):

@@ -123,7 +123,8 @@ def heldout_no_gain(run: Run) -> Result:
     shares = all(0.0 <= x <= _scale(score) for score in aims for x in (score.before, score.after))
     named = any(AIM.search(f"{score.name} {score.problems} {' '.join(score.stages)}") for score in trained)
     if not named and (len(aims) < FEWEST_ROWS or not shares):
-        return Unknown("no score before and after training is of enough answers, and of what is right in them")
+        message = "no score before and after training is of enough answers, and of what is right in them"
+        return Unknown(f"{message}: {_courses([s for s in scores if not COSTS.search(s.name)] or scores)}")
     rose, fell = ([score for score in aims if gains[score] == sign] for sign in (1, -1))
     spoiled = [s for s in scores if SPOILED.search(s.name) and s.after - s.before > SPOILS * _scale(s)]
     if spoiled and all(_is_proxy(score.name) for score in rose):
@@ -138,7 +139,7 @@ def heldout_no_gain(run: Run) -> Result:
     if any(score.after - score.before > _least(score) for score in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")
     if proxies := [score for score, gain in gains.items() if gain > 0]:
-        cause, message = "proxy_alone", f"of the scores only the proxies rose: {_courses([*proxies, *fell, *aims])}"
+        cause, message = "proxy_alone", f"only proxies rose: {_courses(proxies)}; no other did: {_courses(aims)}"
     elif fell:
         cause, message = "fell", f"scores are lower after training: {_courses(fell)}"
     else:

@@ -121,7 +121,8 @@ def _impossible(run: Run) -> Result:
     beyond = kl.values > readings.LN_LARGEST_VOCABULARY
     onset, evidence = int(kl.steps[beyond.argmax()]), (readings.levels(kl.source, kl),)
     if beyond.mean() > 0.5:
-        message = f"the KL is {number(kl.median)} nats per token: the policy hardly draws what trains"
+        message = f"the KL is {number(kl.median)} nats per token in the median row, up to {number(kl.greatest)}: "
+        message += "the policy hardly draws what trains"
         return Found("impossible_tokens", "critical", onset, message, evidence)
     # In single rows it shows tokens that one of the two models all but excludes. What rises to the end is a runaway of
     # another kind.
@@ -302,8 +303,10 @@ def _zero_cause(run: Run, start: int, end: int) -> tuple[str, tuple[str, ...]]:
     logged = during(next(iter(run.series.get("grad_norm", ())), None))
     if logged is not None and not np.isfinite(logged.values).any():
         return "no_update", ("the gradient norm is not finite in these steps, so that the optimizer skips them",)
-    still = gradient is not None and gradient.median <= STILL
-    if (idle := readings.nothing_to_learn(run)) and (gradient is None or still):
+    still, spread = gradient is not None and gradient.median <= STILL, during(readings.reward_spread(run))
+    # Some steps had something to teach, and the policy would have moved in them.
+    taught = spread is not None and int((spread.values > readings.NO_SPREAD).sum()) >= LASTING
+    if (idle := readings.nothing_to_learn(run)) and (still or (gradient is None and not taught)):
         return "no_advantage", (idle,)
     if still:
         return "no_update", ("the gradient norm is 0",)

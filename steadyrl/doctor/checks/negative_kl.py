@@ -68,7 +68,7 @@ def negative_kl(run: Run) -> Result:
     paid = "" if unused else "; a penalty on it pays the policy for drifting"
     evidence = (
         f"{kl.source or kl.quantity}: about {number(below.level)} {unit} from step {below.onset} on, {below.noise}"
-        f"{'' if below.lasts else '; it ended later'}"
+        f"{'' if below.lasts else '; later it is no longer so'}"
     )
     return Found(
         cause,

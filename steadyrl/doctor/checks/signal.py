@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,9 @@ LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
 ROWS = "rows in which "  # how what is known of whole batches begins
+LAST, STEPS = "last rows", "steps, as many as make whole rows so,"
+WRITES = re.compile(r"(?:write|save|log|print|dump|record|debug)_", re.IGNORECASE)
+ALIKE_WHEN_HOT = "They agree although they are sampled at temperature"
 CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
@@ -116,12 +120,16 @@ def no_signal_groups(run: Run) -> Result:
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
     worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _may_gain(run)
     course = f"{number(early)} at the start, {number(late)} at the end (means)"
+    rows = "rows" if nothing or (idle and run.averaged_over == 1) else STEPS if idle else LAST
+    temperature = readings.setting(run, "temperature") or 0.0
+    hot = cause == "same_answers" and temperature >= 1.0
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_share_text(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
+        f"{_share_text(basis, mean if idle else late, rows)} teach nothing: {reason}",
         (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
+        remedy=f"{ALIKE_WHEN_HOT} {temperature:g}: draw more of each prompt, or take other prompts." if hot else "",
     )
 
 
@@ -138,9 +146,8 @@ def _stuck(run: Run) -> str:
     )
 
 
-def _share_text(basis: str, share: float, estimated: bool) -> str:
+def _share_text(basis: str, share: float, rows: str) -> str:
     if basis.startswith(ROWS):
-        rows = "steps, as many as make whole rows so," if estimated else "rows"
         return f"in {percent(share)} of the {rows} {basis.removeprefix(ROWS)}, so that they"
     return f"{percent(share)} of the groups have equal rewards and"
 
@@ -155,16 +162,25 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     unpaid = [name for name, part in reward_parts if not readings.is_penalty(name, part) and not part.values.any()]
     if position > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
+    right = {name: part for name, part in reward_parts if pays_for_right(name)}
+    if right and all(_earns_nothing(part) for part in right.values()):
+        levels = ", ".join(f"{name} {number(tail(part, LATE))}" for name, part in right.items())
+        return "too_hard", f"what is paid is the same for all, and nothing for being right ({levels})"
     cut = run.get("truncated")
     if position > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
-        sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them are cut off before they end"
+        sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them count as cut off before they end"
         return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
     evidence = f"the mean reward is {percent(position)} of the way from {number(low)} to {number(high)}"
     if position > RIGHT:
-        return "too_easy", f"mostly all completions of a prompt are right ({evidence})"
+        return "too_easy", f"the completions of most prompts are all right ({evidence})"
     if position < WRONG and not _many_earn_some(run, position, high - low):
-        return "too_hard", f"mostly all completions of a prompt are wrong ({evidence})"
-    return "same_answers", f"the completions of a prompt agree, some right, some wrong ({evidence})"
+        return "too_hard", f"the completions of most prompts are all wrong ({evidence})"
+    return "same_answers", f"the completions of a prompt agree, and earn neither the least nor the most ({evidence})"
+
+
+def _earns_nothing(part: Series) -> bool:
+    late = part.values[-max(int(LATE * len(part)), 1) :]
+    return float((late <= SAME).mean()) >= MOSTLY
 
 
 def _position(run: Run) -> tuple[float, float, float] | None:
@@ -232,7 +248,8 @@ def _equals_reward(run: Run) -> str | None:
 @check("reward_part_idle")
 def reward_part_idle(run: Run) -> Result | list[Result]:
     reward, reward_parts = run.needed("reward"), run.with_prefix("reward_part/")
-    idle = {name: part for name, part in reward_parts.items() if _never_moves(run, name, part)}
+    # A function that writes something down pays nothing on purpose.
+    idle = {name: x for name, x in reward_parts.items() if not WRITES.match(name) and _never_moves(run, name, x)}
     if not idle or not np.ptp(reward.values):
         return None  # the whole reward is constant
     results: list[Result] = []

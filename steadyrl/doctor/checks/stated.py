@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from steadyrl.doctor.check import Found, Result, Unknown, check
+from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.series import STAYED, Evaluation, Run
 from steadyrl.doctor.statistics.readings import number
 
@@ -20,13 +20,10 @@ LEAST_KL = 5.0  # at the end: a KL that begins at 0 rises any number of times
 SOLVED = ((0.9, 1.0), (90.0, 100.0))  # shares of which nothing is wrong if they stay
 
 
-@check("stated_course")
+@check("stated_course", when=lambda run: any(evaluation.course for evaluation in run.evaluations))
 def stated_course(run: Run) -> Result:
-    courses = [evaluation for evaluation in run.evaluations if evaluation.course]
-    if not courses:
-        return Unknown("no sentence says how a metric began and ended", ("evaluations",))
-    for course in courses:
-        if cause := _fault(course):
+    for course in run.evaluations:
+        if course.course and (cause := _fault(course)):
             level = "is NaN" if math.isnan(course.after) else f"stays at {number(course.before)}"
             values = level if course.stages == STAYED else f"{number(course.before)} -> {number(course.after)}"
             return Found(cause, "warning", None, f"the text says so: {course.name} {values}")

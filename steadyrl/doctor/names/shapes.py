@@ -21,7 +21,7 @@ WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]+")
 BARE = {"mean": "reward", "min": "reward_min", "max": "reward_max"}  # a log of these alone follows the reward
 # What a part of the reward pays for.
 FORM = re.compile(r"format|xml|tag|(?<!\.)json|template|style", re.IGNORECASE)
-RIGHTNESS = re.compile(r"accura|correct|answer|exact|solve|success|number|(?<![a-z])acc(?![a-z])", re.IGNORECASE)
+RIGHTNESS = re.compile(r"accura|correct|answer|exact|equation|solve|success|number|(?<![a-z])acc(?![a-z])", re.I)
 MEAN = ("/mean", "_mean", "/avg", "_avg")  # of a part of the reward
 
 

@@ -154,7 +154,9 @@ class Table:
         trainer_keys: dict[str, str] = {}
         for name, alternatives in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
             spellings = alternatives.split("|")
-            trainer_key = next((key for key in spellings if key in config), "" if self.of_many else spellings[0])
+            # What may be given to the sampler as well is the trainer's own where nothing is set.
+            own = next((key for key in spellings if key == name), spellings[0])
+            trainer_key = next((key for key in spellings if key in config), "" if self.of_many else own)
             trainer_keys |= {name: trainer_key} if trainer_key else {}
         return trainer_keys
 

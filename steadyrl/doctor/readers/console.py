@@ -19,12 +19,12 @@ from steadyrl.doctor.readers.lines import lines, plain, source
 from steadyrl.doctor.readers.parting import RunTracker
 from steadyrl.doctor.readers.printed_config import PrintedConfig
 from steadyrl.doctor.readers.progress import Bars
-from steadyrl.doctor.readers.rows import NUMBERED, STEP_KEYS, SUMMARY, Rows
+from steadyrl.doctor.readers.rows import STEP_KEYS, SUMMARY, Rows
 from steadyrl.doctor.readers.source import settings_in
 from steadyrl.doctor.readers.spelling import english, spelled
 from steadyrl.doctor.readers.words import METRIC as METRIC_WORD
 from steadyrl.doctor.readers.words import WORDLESS, Words, pairs_in
-from steadyrl.doctor.series import Column, RawLog
+from steadyrl.doctor.series import NUMBERED, Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100

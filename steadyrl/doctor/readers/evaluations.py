@@ -46,7 +46,7 @@ OTHER = re.compile(
     + _AS_WORD.format("delta|vs|gain|change|improvement|diff|p-value"),
     re.IGNORECASE,
 )
-_VALUE = r"[-+\u2212]?\d+(?:\.\d+)?%?"
+_VALUE = r"[-+\u2212]?\d++(?:\.\d++)?+%?+"
 _ARROW = r"(?:\u2192|\u27f6|-+>|=>)"
 COURSE = re.compile(rf"\W{{0,4}}({_VALUE})\s*{_ARROW}\W{{0,4}}({_VALUE})\W{{0,4}}")
 WIDE = re.compile(r"\s{2,}")
@@ -66,10 +66,14 @@ DIGITS = re.compile(r"\d+")
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
 HEADING = re.compile(r"\s*(?:(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*|([A-Za-z][\w ,()-]{2,60}):\s*)$")
 HEADED = "\0headed"  # behind the name of a score whose stage stands in a heading
-_LABEL = r"[A-Za-z][\w ,./()@\]-]{2,60}?"
+_LABEL = r"[A-Za-z][\w ,./()@\[\]-]{2,60}?"
+_BAR = r"\||\s*\d+/\d+ \["  # behind the share that a progress bar has reached
 STATED = re.compile(
-    rf"(?:\s*\d{{1,3}}[.)] )?\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}({_VALUE}(?: ?/ ?\d{{1,7}})?)(?![\w.])"
+    rf"(?:\s*\d{{1,3}}[.)] )?\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}"
+    rf"({_VALUE}(?: ?/ ?\d{{1,7}}| \(\d{{1,7}} ?/ ?\d{{1,7}}\))?)(?![\w.]|{_BAR})"
 )
+# What an answer to a single question says, or should say, and no score of it.
+CONTENT = re.compile(r"(?:ref(?:erence)?|pred(?:icted|iction)?|gold|expected|(?:ground )?truth)(?: answer)?", re.I)
 
 
 def find(path: Path) -> tuple[Evaluation, ...]:
@@ -149,7 +153,9 @@ def _row_scores(header: list[str], rows: Table) -> Iterator[Evaluation]:
         previous = [rows[i] for i in comparable if i < index and rows[i][label] != after[label]]
         earlier = [row for row in previous if WORD.findall(row[label]) == WORD.findall(after[label])]
         base = rows[max((i for i in starts if i < index), default=starts[0])]
-        count = f"n={after[count_column]}" if count_column >= 0 else ""
+        shares = (share[2] for share in map(FRACTION.fullmatch, after) if share)
+        answers = after[count_column] if count_column >= 0 else next(shares, "")
+        count = f"n={answers}" if answers else ""
         # Arms that differ in numbers alone are no checkpoints.
         for before in (base, *(earlier if arm_stage is None else ())):
             names = (before[label], after[label])
@@ -188,7 +194,7 @@ def _evaluation(
 ) -> Iterator[Evaluation]:
     """Yield the evaluation of two cells, if both are numbers, of the fewest answers that anything says."""
     start, end = map(_value, cells)
-    if start is not None and end is not None and LETTERS.search(name):
+    if start is not None and end is not None and LETTERS.search(name) and not CONTENT.fullmatch(name):
         stated = OF_COUNT.search(f"{name} {problems} {' '.join(stages)}")
         counts = [start[1], end[1], int(stated[1]) if stated else 0]
         answers = min(filter(None, counts), default=0)
@@ -207,7 +213,7 @@ def _value(cell: str) -> tuple[float, int] | None:
 
 def _without_stage(label: str) -> str:
     words = BEFORE.sub("", BASE.sub("", TRAINED.sub("", label)))
-    return " ".join(re.sub(r"[^\w@/.]", " ", words).split()).lower()
+    return " ".join(re.sub(r"\[[^\]]*\]|[^\w@/.]", " ", words).split()).lower()  # "toxicity [mean, std]"
 
 
 @lru_cache(1 << 12)

@@ -24,18 +24,24 @@ class Bars:
         # By the bar's total: where it stood, by the row after it and by the row before it.
         self._before: dict[int, dict[int, int]] = defaultdict(dict)
         self._after: dict[int, dict[int, int]] = defaultdict(dict)
+        self._drawn_once = set[int]()  # totals of bars that were complete when they were first drawn, as of loading
 
     def add(self, line: str) -> None:
         """Take in a line that may hold bars."""
         for bar in BAR.finditer(line):
             position, total = int(bar[1]), int(bar[2])
+            if position < total:
+                self._drawn_once.discard(total)
+            elif total not in self._before:
+                self._drawn_once.add(total)
             self._before[total][self.rows] = position
             self._after[total].setdefault(self.rows - 1, position)
 
     @property
     def planned(self) -> int:
-        """The total of the bar that stood beside the most rows; 0 without any."""
-        return max(self._before, key=lambda total: (len(self._before[total]), total), default=0)
+        """The total of the bar that stood beside the most rows; 0 without any but those drawn at their end alone."""
+        totals = self._before.keys() - self._drawn_once
+        return max(totals, key=lambda total: (len(self._before[total]), total), default=0)
 
     def steps(self, planned: int, complete: bool) -> np.ndarray | None:
         """Return the step of each row [n], strictly increasing; None where nothing tells it.

@@ -118,7 +118,7 @@ class Words:
         counts_lines = by_step and has_own_lines
         left_out = self._by_step.metrics if not by_step else 0
         if left_out:
-            notes = [*notes, f"lines that name a step among {records.metrics} rows that name none: {left_out} records"]
+            notes = [*notes, f"lines that name a step among {records.metrics} rows that name none: {left_out}"]
         log = records.rows.log(path, "printed", {}, notes)
         columns = {
             name: column

@@ -22,6 +22,7 @@ CLIP_LARGE = 0.3
 LOST_UPDATE, FEW_LARGE = 1.0, 3  # nats per token, of one step or of few in a row: nothing of the old policy remains
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
+NO_SPREAD = 1e-9  # of rewards: rounding
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of the later half
 SETTLED = 80  # rows, of which that half tells the deviation
@@ -238,8 +239,8 @@ def nothing_to_learn(run: Run) -> str:
     if share is not None and np.median(share.values) >= NO_SIGNAL:
         return f"in {percent(float(np.median(share.values)))} of the groups all rewards are equal (median over steps)"
     spread = run.get("reward_std") or run.get("reward_std_within")
-    if spread is not None and np.median(spread.values) <= 1e-9:
-        return "the rewards of a step do not differ (reward standard deviation 0)"
+    if spread is not None and np.median(spread.values) <= NO_SPREAD:
+        return f"in {percent(float((spread.values <= NO_SPREAD).mean()))} of the rows the rewards do not differ"
     return ""
 
 
