@@ -136,7 +136,8 @@ def entropy_held(run: Run) -> Result:
     if spread is None and (advantages := run.get("advantage_std")) is not None:
         spread = tail(advantages)
     if entropy is None or length is None or bonus is None or spread is None:
-        return Unknown("it takes the entropy per token, the bonus, the length and the spread of the advantages")
+        needed = {"the entropy per token": entropy, "the length": length, "the entropy bonus": bonus}
+        return Unknown(readings.untold({**needed, "the spread of the advantages": spread}))
     start, end = head(entropy, 0.0, OPENING), tail(entropy)
     if bonus <= 0.0 or start <= 0.0 or readings.solved(run) or readings.nothing_to_learn(run):
         return None

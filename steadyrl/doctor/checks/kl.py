@@ -253,6 +253,8 @@ def _runaway_cause(run: Run, onset: int, kl: Series) -> tuple[str, tuple[str, ..
 def kl_zero(run: Run) -> Result:
     kl = find(run, "kl_ref") or run.needed("kl_ref")
     zero, entropy = np.abs(kl.values) <= ZERO, find(run, "entropy")
+    if zero.all() and readings.setting(run, "kl_coef") == 0.0:
+        return None  # no penalty is computed
     zero[:1] = False
     if entropy is not None:  # where every token was certain, of the one token that truncation leaves the KL is 0
         zero &= ~np.isin(kl.steps, entropy.steps[np.abs(entropy.values) <= ZERO])

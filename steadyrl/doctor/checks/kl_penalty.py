@@ -252,7 +252,10 @@ def penalty_gradient(run: Run) -> float | None:
 def kl_penalty_holds(run: Run) -> Result:
     reward, balance, length_ratio = run.needed("reward"), penalty_balance(run), penalty_gradient(run)
     if balance is None:
-        return Unknown("it takes the KL to the reference, its coefficient and the spread of the rewards")
+        kl, spread = find(run, "kl_ref", SEQUENCE), readings.reward_spread(run)
+        coefficient = readings.kl_coef(run, reward if kl is None else kl)
+        needed = {"the KL of a completion to the reference": kl, "the coefficient of the KL penalty": coefficient}
+        return Unknown(readings.untold({**needed, "the spread of the rewards": spread}))
     course, later = readings.direction(reward), readings.direction(reward.second_half)
     if readings.nothing_to_learn(run) or readings.solved(run):
         return None

@@ -46,7 +46,7 @@ def ratio_off(run: Run) -> Result:
             continue
         text = f"{series.source} is {number(series.select(off).median)} from step {onset} on"
         early = bool(off[0]) and not readings.moves_at_once(run)
-        because = ("it is so at the first step already",) if early else readings.large_updates(run, onset)
+        because = ("it is so in the first row already",) if early else readings.large_updates(run, onset)
         evidence = (f"{text} (median where it is off)", *because)
         cause = "old_logprobs" if early else "learning_rate"
         return Found(cause, "warning", onset, "the ratio of new to old probabilities is far from 1", evidence)

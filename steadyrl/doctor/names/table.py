@@ -155,7 +155,7 @@ class Table:
         for name, alternatives in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
             spellings = alternatives.split("|")
             # What may be given to the sampler as well is the trainer's own where nothing is set.
-            own = next((key for key in spellings if key == name), spellings[0])
+            own = name if spellings[1:] == [name] and spellings[0].endswith(f".{name}") else spellings[0]
             trainer_key = next((key for key in spellings if key in config), "" if self.of_many else own)
             trainer_keys |= {name: trainer_key} if trainer_key else {}
         return trainer_keys

@@ -187,10 +187,18 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     word_log = console.words.log(str(path), notes) if reads_words else None
     logs = [log for log in (dict_log, *table_logs[-1:], word_log) if log is not None]
     rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
-    if console.warnings.count > rows and not any(map(_is_full, logs)):
+    if console.warnings.count > rows and all(_rewards(log) < FEW_DICTS for log in logs):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
     log = next(filter(_is_full, logs), None) or max(logs, key=lambda log: (_rewards(log) >= FEW_DICTS, _metrics(log)))
-    return table_logs if table_logs and log is table_logs[-1] else [log]
+    chosen = table_logs if table_logs and log is table_logs[-1] else [log]
+    warned = console.warnings.log(str(path), "trl_warnings", {}, []).columns if console.warnings.count else {}
+    beside = [
+        f"beside its rows the trainer warned of {name} {len(x.steps)} times, of {x.values.min():.3g} to "
+        f"{x.values.max():.3g}"
+        for name, x in warned.items()
+        if name not in chosen[-1].columns
+    ]
+    return [*chosen[:-1], replace(chosen[-1], notes=(*chosen[-1].notes, *beside))]
 
 
 def _is_full(log: RawLog) -> bool:

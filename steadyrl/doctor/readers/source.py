@@ -35,6 +35,9 @@ def settings_in(cells: Iterable[str]) -> dict[str, Any]:
         for node in ast.walk(tree):  # breadth first: the assignments of a cell before the calls inside them
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 names[node.targets[0].id] = _value(node.value, names)
+            elif isinstance(node, ast.ClassDef):
+                fields = [x for x in node.body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)]
+                names |= {f".{ast.unparse(x.target)}": _value(x.value, names) for x in fields if x.value}
             elif isinstance(node, ast.Call) and CONFIG.search(ast.unparse(node.func)):
                 arguments = {argument.arg: _value(argument.value, names) for argument in node.keywords if argument.arg}
                 unlike |= {key for key, value in arguments.items() if settings.setdefault(key, value) != value}
@@ -47,6 +50,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return node.value if isinstance(node.value, bool | int | float | str) else None
     if isinstance(node, ast.Name):
         return names.get(node.id)
+    if isinstance(node, ast.Attribute):  # of a record whose class says its default
+        return names.get(f".{node.attr}")
     if isinstance(node, ast.BinOp) and type(node.op) in NUMBERS:
         left, right = _value(node.left, names), _value(node.right, names)
         if all(isinstance(side, int | float) for side in (left, right)) and (right or not isinstance(node.op, ast.Div)):

@@ -45,6 +45,7 @@ STEP = re.compile(
 # "5: reward: 0.125", "[5/60] reward=0.125"
 NUMBERED = re.compile(r"^\s*(?:(\d{1,9}): (?=[a-z_]+: ?-?[\d.])|\[(\d{1,9})/\d{1,9}\] *(?=[A-Za-z_/]+ ?[:=]))")
 DRESSED = re.compile(rf"(?:\*\*|[`'\"])({_NUMBER}%?)(?:\*\*|[`'\"])")  # of a number in bold, as code, or quoted
+OF_BAR = re.compile(r"[A-Za-z][A-Za-z _-]{0,40}: *(?=\d{1,3}%\|)")  # what a progress bar is called
 OPEN = re.compile(r"[:=] ?(?:(?:\w+\.)*(?:tensor|array)\()?\[[-+.,eE\d\s]*$")  # a list of numbers without its end
 GOES_ON = re.compile(r"\s*[-+.\d][-+.,eE\d\s]*(?:\]|$)")
 COUNTER = re.compile(r"step|iter|update|ep", re.IGNORECASE)  # without one of these STEP matches nothing
@@ -148,6 +149,7 @@ class _Records:
 
 def _parse(line: str) -> dict[str, Any]:
     """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
+    line = OF_BAR.sub("", line) if "%|" in line else line
     line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1\2 | ", line.replace(" -- ", " | ")))
     # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
     step_match = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None

@@ -250,6 +250,12 @@ def setting(run: Run, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def untold(needed: Mapping[str, object]) -> str:
+    """Return a sentence with what is None of what a check needs, by its words; without any all else is 0."""
+    lacking = [words for words, value in needed.items() if value is None]
+    return f"neither log nor settings tell {' and '.join(lacking)}" if lacking else f"{' or '.join(needed)} is 0"
+
+
 def cut_away(sizes: np.ndarray, limit: float) -> bool:
     """Return whether a limit leaves next to nothing of sizes [n] in nearly all rows."""
     return limit > 0 and float(np.quantile(sizes, FEW_WITHIN)) >= FAR_BEYOND * limit
