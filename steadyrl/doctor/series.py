@@ -15,6 +15,7 @@ import numpy as np
 from steadyrl.core.types import Finding
 from steadyrl.core.words import counted
 
+FROM_SOURCE = "settings are those that the source of the notebook gives to the config of the trainer"
 NUMBERED = "the rows name no step and are numbered from 1 in the order of writing"
 ENDED = 0.9  # of the planned steps, before which a log is of a run that has not ended
 MOST_UNKNOWN = 5  # names shown of those that could not be placed

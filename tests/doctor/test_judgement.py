@@ -200,7 +200,7 @@ def test_a_part_for_being_right_that_never_pays_contradicts_health():
     diagnosis = examine(run)
     assert ("reward_part_idle", "never_right", False) in [(f.check, f.cause, f.harms) for f in diagnosis.findings]
     assert diagnosis.verdict == "too little to judge"
-    assert "these parts are 0 throughout: check_answer" in diagnosis.missing[0]
+    assert "these parts of the reward are 0 throughout: check_answer" in diagnosis.missing[0]
     form = {**parts, "reward_part__xml_format": parts["reward_part__check_answer"]}
     del form["reward_part__check_answer"]
     run = healthy(n=N, algorithm="grpo", without=["reward_part/retrieval", "reward_part/structure"], **form)

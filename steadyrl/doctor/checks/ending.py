@@ -118,7 +118,7 @@ def truncated(run: Run) -> Result:
         course = f"share cut off: {number(level)} in the only row"
     longest = run.get("length_max")
     room = f"; the limit is {limit:g} tokens" if limit else ""
-    room = f"; the longest has {longest.greatest:g} tokens" if longest is not None and not limit else room
+    room = f"; the longest has {longest.greatest:.0f} tokens" if longest is not None and not limit else room
     return Found(
         cause,
         "info" if harmless else "critical" if no_end_token else "warning",
@@ -135,7 +135,7 @@ def _ends_elsewhere(run: Run, share: Series) -> Result:
     all_cut = share.values >= ALL
     if shortest is None or longest is None or all_cut.mean() < NEARLY_ALL:
         return None
-    shortest, longest = (together(share.select(all_cut), ends)[1] for ends in (shortest, longest))
+    shortest, longest = (together(share.select(all_cut), ends)[1] for ends in together(shortest, longest))
     differ = shortest.values < longest.values - HALF_TOKEN
     # The longest of every step that has one cut off is the limit itself, which does not change.
     if not len(differ) or (differ.mean() <= PINNED_SHARE and np.ptp(longest.values) <= HALF_TOKEN):

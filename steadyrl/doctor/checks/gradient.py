@@ -49,7 +49,7 @@ HOW_TO_LOG = {
 @check("grad_norm")
 def grad_norm(run: Run) -> Result | list[Result]:
     if (norm := run.get("grad_norm")) is None:
-        hint = HOW_TO_LOG.get(run.trainer, HUGGING_FACE if run.trainer.startswith("trl") else OWN_LOOP)
+        hint = HOW_TO_LOG.get(run.trainer, HUGGING_FACE if run.trainer.startswith("trl-") else OWN_LOOP)
         who = "" if run.trainer == "unknown" else f"{run.trainer}: "
         return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
     if fault := _zero(run, norm) or _erratic(run, norm):

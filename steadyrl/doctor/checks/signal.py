@@ -31,7 +31,7 @@ WRITES = re.compile(r"(?:write|save|log|print|dump|record|debug)_", re.IGNORECAS
 ALIKE_WHEN_HOT = "They agree although they are sampled at temperature"
 CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
-SAME = 1e-9
+SAME, AT_END = 1e-9, 0.05  # of the rewards' range
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
 ALONG, ROWS_ALONG, SLOPE = 0.99, 10, (0.9, 1.1)  # correlation and slope of mean advantage over mean reward
 ENDLESS = 0.5  # share cut off, above which no level says that the problems are solved
@@ -110,7 +110,7 @@ def no_signal_groups(run: Run) -> Result:
         return Unknown(f"{percent(late)} of the groups have equal rewards, in {len(share)} rows only")
     if late <= HALF_LOST and not half and not idle:
         return None
-    cause, reason = _equal_cause(run)
+    cause, reason = _equal_cause(run, share if basis.startswith(ROWS) else None)
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
@@ -152,7 +152,8 @@ def _share_text(basis: str, share: float, rows: str) -> str:
     return f"{percent(share)} of the groups have equal rewards and"
 
 
-def _equal_cause(run: Run) -> tuple[str, str]:
+def _equal_cause(run: Run, alike: Series | None) -> tuple[str, str]:
+    """Return why rewards are equal; ``alike`` is 1 in the rows without a difference, None where these are not known."""
     if run.get("reward") is None:
         return "unknown", "the mean reward is not logged"
     if (rewards := _position(run)) is None:
@@ -163,7 +164,7 @@ def _equal_cause(run: Run) -> tuple[str, str]:
     if position > RIGHT and unpaid:
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
     right = {name: part for name, part in reward_parts if pays_for_right(name)}
-    if right and all(_earns_nothing(part) for part in right.values()):
+    if right and all((x.values[-max(int(LATE * len(x)), 1) :] <= SAME).mean() >= MOSTLY for x in right.values()):
         levels = ", ".join(f"{name} {number(tail(part, LATE))}" for name, part in right.items())
         return "too_hard", f"what is paid is the same for all, and nothing for being right ({levels})"
     cut = run.get("truncated")
@@ -171,16 +172,25 @@ def _equal_cause(run: Run) -> tuple[str, str]:
         sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them count as cut off before they end"
         return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
     evidence = f"the mean reward is {percent(position)} of the way from {number(low)} to {number(high)}"
+    shares = (low, high) == (0.0, 1.0)  # elsewhere nothing says what a right answer earns
     if position > RIGHT:
-        return "too_easy", f"the completions of most prompts are all right ({evidence})"
+        level = "are all right" if shares else "all earn about the most that is seen"
+        return "too_easy", f"the completions of most prompts {level} ({evidence})"
     if position < WRONG and not _many_earn_some(run, position, high - low):
-        return "too_hard", f"the completions of most prompts are all wrong ({evidence})"
-    return "same_answers", f"the completions of a prompt agree, and earn neither the least nor the most ({evidence})"
+        level = "are all wrong" if shares else "all earn about the least that is seen"
+        return "too_hard", f"the completions of most prompts {level} ({evidence})"
+    return "same_answers", f"the completions of a prompt agree{_where_alike(run, alike, low, high)} ({evidence})"
 
 
-def _earns_nothing(part: Series) -> bool:
-    late = part.values[-max(int(LATE * len(part)), 1) :]
-    return float((late <= SAME).mean()) >= MOSTLY
+def _where_alike(run: Run, alike: Series | None, low: float, high: float) -> str:
+    """Return what the rewards of the rows without a difference say of them; "" where these are not known."""
+    if alike is None:
+        return ""
+    alike, reward = together(alike, run.needed("reward"))
+    rewards = reward.values[alike.values > 0]
+    at_end = float((np.minimum(rewards - low, high - rewards) <= AT_END * (high - low)).mean()) if len(rewards) else 0.5
+    some = ", some right, some wrong" if at_end >= MOSTLY else ""
+    return ", and earn neither the least nor the most" if at_end <= RARELY else some
 
 
 def _position(run: Run) -> tuple[float, float, float] | None:
@@ -268,7 +278,7 @@ def reward_part_idle(run: Run) -> Result | list[Result]:
         evidence = tuple(f"{name} is {number(idle[name].first)} in {_rows_alike(idle[name])} rows" for name in names)
         level = "one number" if cause == "never_differs" else "0"
         rows = "throughout" if fixed == names else "in nearly all rows"
-        message = f"of the reward these parts are {level} {rows}: {', '.join(names)}"
+        message = f"these parts of the reward are {level} {rows}: {', '.join(names)}"
         if names:
             results.append(Found(cause, "warning" if harms else "info", None, message, evidence))
     return results

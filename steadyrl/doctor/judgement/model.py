@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.doctor.judgement.quantities import LEAST_KL, quantities
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.series import FROM_SOURCE, Run
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import goals
 
@@ -40,6 +40,8 @@ class Family:
     """What is wrong, in a sentence."""
     decide: str
     """What measurement would decide it."""
+    measured: str = ""
+    """The quantity that it is: where the log has it, more of it would decide."""
     steps: int = 1
     """Of a log that covers fewer, no verdict is that it is sick of this."""
     course: bool = False
@@ -96,16 +98,13 @@ class Judgement:
     speaks_against: tuple[str, ...]
     """Those that point away from one."""
     supervised: str = ""
-    """What shows that the training is supervised, of which no labelled log is; "" where it samples."""
+    """What shows that the rows are of supervised training, as no labelled log is; "" where it samples."""
 
     @property
     def sentence(self) -> str:
         """The verdict with its odds and the likeliest fault, or what to look for first."""
         if self.supervised:
-            return (
-                f"too little to judge: this looks like supervised training ({self.supervised}), where no answers are "
-                "sampled that have a reward, a length or a KL; losses, gradients and settings show no harm"
-            )
+            return f"too little to judge: {self.supervised}; losses, gradients and settings show no harm"
         if self.verdict == "healthy":
             return f"healthy, probably ({self.alike} were healthy)"
         odds = f"{self.alike} were sick"
@@ -138,7 +137,14 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         contradicted: Whether something that the log shows forbids to call the run healthy.
     """
     if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
-        supervised = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
+        shown = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
+        supervised = (
+            f"this looks like supervised training ({shown}), where no answers are sampled that have a reward, a "
+        )
+        supervised += "length or a KL"
+        if FROM_SOURCE in run.notes:
+            supervised = "these rows hold no reward, though the source configures reinforcement learning: a notebook's "
+            supervised += "table shows a part of trainer.state.log_history"
         return Judgement("", 0.0, 0.0, "", "", "", "", (), (), supervised)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = quantities(run)
@@ -172,7 +178,7 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
         healthy=healthy,
         cause=cause if family.title else "",
         fault=family.title,
-        decide=family.decide,
+        decide="more steps" if family.measured and run.get(family.measured) else family.decide,
         alike=_alike(limits[f"labelled_{state}"], healthy if state == "healthy" else sick),
         speaks_for=tuple(speaks_for)[:MOST],
         speaks_against=tuple(sentence for sentence in against if sentence not in speaks_for)[:MOST],

@@ -24,10 +24,11 @@ from steadyrl.doctor.readers.source import settings_in
 from steadyrl.doctor.readers.spelling import english, spelled
 from steadyrl.doctor.readers.words import METRIC as METRIC_WORD
 from steadyrl.doctor.readers.words import WORDLESS, Words, pairs_in
-from steadyrl.doctor.series import NUMBERED, Column, RawLog
+from steadyrl.doctor.series import FROM_SOURCE, NUMBERED, Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
+FEWER = 3  # times as many warnings as rewards, from which the warnings are the rows
 FEW_DICTS = 5  # which may be of something else than the rows
 MAX_PREFIX, MAX_BEFORE = 100, 1000  # characters before a dict, of its step and of metrics beside it
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
@@ -53,7 +54,6 @@ WARNED = re.compile(
 WARNED_NAMES = {"kl": "objective/kl", "ratio": "ppo/policy/ratio"}
 OF_WARNINGS = "numbers are those of the trainer's warnings alone, which say only what was out of bounds"
 LOSS = re.compile(r"loss(?!\w*coef)", re.IGNORECASE)
-FROM_SOURCE = "settings are those that the source of the notebook gives to the config of the trainer"
 
 
 class _Console:
@@ -187,14 +187,15 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     word_log = console.words.log(str(path), notes) if reads_words else None
     logs = [log for log in (dict_log, *table_logs[-1:], word_log) if log is not None]
     rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
-    if console.warnings.count > rows and all(_rewards(log) < FEW_DICTS for log in logs):
+    if console.warnings.count > rows and all(FEWER * _rewards(log) < console.warnings.count for log in logs):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
-    log = next(filter(_is_full, logs), None) or max(logs, key=lambda log: (_rewards(log) >= FEW_DICTS, _metrics(log)))
+    metrics = [sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns)) for log in logs]
+    best = max(range(len(logs)), key=lambda i: (_rewards(logs[i]) >= FEW_DICTS, metrics[i]))
+    log = next(filter(_is_full, logs), None) or logs[best]
     chosen = table_logs if table_logs and log is table_logs[-1] else [log]
     warned = console.warnings.log(str(path), "trl_warnings", {}, []).columns if console.warnings.count else {}
     beside = [
-        f"beside its rows the trainer warned of {name} {len(x.steps)} times, of {x.values.min():.3g} to "
-        f"{x.values.max():.3g}"
+        f"beside its rows the trainer warned of {name} {len(x.steps)} times, of up to {max(map(abs, x.values)):.3g}"
         for name, x in warned.items()
         if name not in chosen[-1].columns
     ]
@@ -207,10 +208,6 @@ def _is_full(log: RawLog) -> bool:
 
 def _rewards(log: RawLog) -> int:
     return max((len(x.steps) for name, x in log.columns.items() if tables.REWARD.search(english(name))), default=0)
-
-
-def _metrics(log: RawLog) -> int:
-    return sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns))
 
 
 def holds_metrics(path: Path) -> bool:

@@ -23,6 +23,7 @@ Table = list[list[str]]
 CSV = (".csv", ".tsv")
 MAX_BYTES, ENDS = 16 << 20, 1 << 18  # of a text with scores
 MOST_ROWS, MOST_LABEL = 60, 80  # of a table of stages, and characters of a label
+ROUNDED, FEW_ANSWERS = 5e-4, 20  # of a share with three digits; answers that show nothing
 MOST_LABELS = 3  # columns before the scores, of which one names the stages
 _AS_WORD = r"(?<![a-z])(?:{})(?![a-z])"
 TRAINED = re.compile(
@@ -39,6 +40,7 @@ BASE = re.compile(
 BEFORE = re.compile(
     _AS_WORD.format("untrained|before|pre-?(?:rl|training|grpo|ppo)|no (?:rl|grpo|ppo|training)"), re.IGNORECASE
 )
+POST = re.compile(r"(?<![a-z])post-?(?=(?:rl|training|grpo|ppo)(?![a-z]))", re.IGNORECASE)
 LATER = re.compile(_AS_WORD.format("checkpoint|ckpt|ours|(?:step|epoch)[- ]?\\d+"), re.IGNORECASE)
 # Of an arm of a comparison, or the best of several; and of a column of differences.
 OTHER = re.compile(
@@ -66,7 +68,7 @@ DIGITS = re.compile(r"\d+")
 OF_COUNT = re.compile(r"(?<![a-z])n ?= ?(\d{1,7})", re.IGNORECASE)
 HEADING = re.compile(r"\s*(?:(?:#{1,6} |={2,} ?|\*\*)(.{3,80}?)[\s=#*:]*|([A-Za-z][\w ,()-]{2,60}):\s*)$")
 HEADED = "\0headed"  # behind the name of a score whose stage stands in a heading
-_LABEL = r"[A-Za-z][\w ,./()@\[\]-]{2,60}?"
+_LABEL = r"(?!(?:The|An?|So|If|He|She|It) )[A-Za-z][\w ,./()@\[\]-]{2,60}?"
 _BAR = r"\||\s*\d+/\d+ \["  # behind the share that a progress bar has reached
 STATED = re.compile(
     rf"(?:\s*\d{{1,3}}[.)] )?\W{{0,4}}({_LABEL})\W{{0,3}}[:=]\W{{0,3}}"
@@ -153,14 +155,16 @@ def _row_scores(header: list[str], rows: Table) -> Iterator[Evaluation]:
         previous = [rows[i] for i in comparable if i < index and rows[i][label] != after[label]]
         earlier = [row for row in previous if WORD.findall(row[label]) == WORD.findall(after[label])]
         base = rows[max((i for i in starts if i < index), default=starts[0])]
-        shares = (share[2] for share in map(FRACTION.fullmatch, after) if share)
-        answers = after[count_column] if count_column >= 0 else next(shares, "")
-        count = f"n={answers}" if answers else ""
+        count = f"n={after[count_column]}" if count_column >= 0 else ""
+        counted = [value for value in map(_value, after) if value and 0 < value[1] < FEW_ANSWERS]
         # Arms that differ in numbers alone are no checkpoints.
         for before in (base, *(earlier if arm_stage is None else ())):
             names = (before[label], after[label])
             for i in scored:
-                for scores in _evaluation(header[i], count, [before[i], after[i]], names, before in earlier):
+                value = _value(after[i])  # a share that stands as a count in the same row is of as few answers
+                same = [n for share, n in counted if value and not value[1] and abs(share - value[0]) <= ROUNDED]
+                problems = count or next((f"n={n}" for n in same), "")
+                for scores in _evaluation(header[i], problems, [before[i], after[i]], names, before in earlier):
                     yield replace(scores, arm=arm_stage is not None)
 
 
@@ -212,7 +216,7 @@ def _value(cell: str) -> tuple[float, int] | None:
 
 
 def _without_stage(label: str) -> str:
-    words = BEFORE.sub("", BASE.sub("", TRAINED.sub("", label)))
+    words = TRAINED.sub("", BASE.sub("", BEFORE.sub("", POST.sub("", label))))
     return " ".join(re.sub(r"\[[^\]]*\]|[^\w@/.]", " ", words).split()).lower()  # "toxicity [mean, std]"
 
 

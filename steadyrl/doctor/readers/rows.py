@@ -154,7 +154,7 @@ class Rows:
                 columns[_printable(name)] = self._merged(steps[indices], attempts[indices], values)
         row_notes = [NUMBERED] if len(steps) and self.step_key is None else []
         row_notes += [f"{message}: {count}" for message, count in self._notes.items() if count]
-        return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *row_notes, *_gaps(columns)))
+        return RawLog(path, kind, dict(sorted(columns.items())), settings or {}, (*notes, *row_notes, *gaps(columns)))
 
     def _drop_nulls(self) -> None:
         """Leave out nulls of columns that have numbers after them: what breaks a run hardly ever mends itself."""
@@ -424,7 +424,7 @@ def usual_distance(steps: np.ndarray) -> int:
     return int(distances[counts.argmax()]) if 2 * counts.max() > counts.sum() else 0
 
 
-def _gaps(columns: Mapping[str, Column]) -> list[str]:
+def gaps(columns: Mapping[str, Column]) -> list[str]:
     """Say how many steps are missing, if most steps are equally far apart."""
     steps = distinct_steps([column.steps for column in columns.values()])
     usual = usual_distance(steps)

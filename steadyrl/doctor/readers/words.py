@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from steadyrl.doctor.readers.progress import BAR
-from steadyrl.doctor.readers.rows import Rows
+from steadyrl.doctor.readers.rows import Rows, gaps
 from steadyrl.doctor.readers.spelling import LISTED, listed, spelled
 from steadyrl.doctor.readers.templates import Templates
 from steadyrl.doctor.series import Column, RawLog
@@ -45,7 +45,7 @@ STEP = re.compile(
 # "5: reward: 0.125", "[5/60] reward=0.125"
 NUMBERED = re.compile(r"^\s*(?:(\d{1,9}): (?=[a-z_]+: ?-?[\d.])|\[(\d{1,9})/\d{1,9}\] *(?=[A-Za-z_/]+ ?[:=]))")
 DRESSED = re.compile(rf"(?:\*\*|[`'\"])({_NUMBER}%?)(?:\*\*|[`'\"])")  # of a number in bold, as code, or quoted
-OF_BAR = re.compile(r"[A-Za-z][A-Za-z _-]{0,40}: *(?=\d{1,3}%\|)")  # what a progress bar is called
+OF_BAR = re.compile(r"([A-Za-z][A-Za-z _-]{0,40}): *\d{1,3}%\|")  # what a progress bar is called
 OPEN = re.compile(r"[:=] ?(?:(?:\w+\.)*(?:tensor|array)\()?\[[-+.,eE\d\s]*$")  # a list of numbers without its end
 GOES_ON = re.compile(r"\s*[-+.\d][-+.,eE\d\s]*(?:\]|$)")
 COUNTER = re.compile(r"step|iter|update|ep", re.IGNORECASE)  # without one of these STEP matches nothing
@@ -74,6 +74,7 @@ class Words:
     def __init__(self) -> None:
         self.has_record = False  # whether the lines so far hold a record of metrics
         self.open_list = ""  # the line before with a list of numbers that goes on in the next one
+        self._bar_names = set[str]()
         self._by_step, self._by_name = _Records(("step",)), _Records(("epoch",))
         self._templates = Templates(_parse)
         # Lines, by whether they begin with a step, and their names.
@@ -86,6 +87,7 @@ class Words:
         self.open_list = line if "[" in line and len(line) <= MAX_TEXT and OPEN.search(line) else ""
         if self.open_list or len(line) > MAX_TEXT or not line.strip():
             return
+        self._bar_names |= set(OF_BAR.findall(line)) if "%|" in line else set()
         values = self._templates.read(line)
         is_start = STARTING in values
         step = values.pop(STARTING, values.pop(ELSEWHERE, None))
@@ -124,11 +126,16 @@ class Words:
         columns = {
             name: column
             for name, column in log.columns.items()
-            if records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count
+            if name not in self._bar_names
+            and (records.count < FEW or METRIC.search(name) or len(column.steps) >= MIN_SHARE * records.count)
             # A name is of so many rows, and not of each completion, by its number, or beside the steps.
             if not counts_lines or min(lines_with[name], with_step[name] or math.inf) < FEWER * records.count
         }
-        return replace(log, columns=columns if records.rows.step_key else _from_loop_start(columns))
+        if not records.rows.step_key:
+            return replace(log, columns=_from_loop_start(columns))
+        missing = gaps(log.columns)  # also up to the end of the bar of something else
+        notes = [note for note in log.notes if note not in missing]
+        return replace(log, columns=columns, notes=(*notes, *gaps(columns)))
 
 
 class _Records:
@@ -149,7 +156,6 @@ class _Records:
 
 def _parse(line: str) -> dict[str, Any]:
     """Return the numbers of a line by their names, and the step that it names at its start or elsewhere."""
-    line = OF_BAR.sub("", line) if "%|" in line else line
     line = DRESSED.sub(r"\1", NUMBERED.sub(r"step \1\2 | ", line.replace(" -- ", " | ")))
     # The bar of a loop inside a step may have the step's number in front of it, and counts something else.
     step_match = STEP.search(line) if "%|" not in line and COUNTER.search(line) else None
