@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from steadyrl.cli.activity import drawing_console
 from steadyrl.cli.groups import Group
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, open_launcher
@@ -106,8 +105,9 @@ class _Display:
             MofNCompleteColumn(),
             TextColumn("{task.fields[more]}"),
         )
-        self._terminal = sys.stderr.isatty()
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._terminal)
+        console = drawing_console(stderr=True)
+        self._terminal = console.is_terminal
+        self._progress = Progress(*columns, console=console, transient=True, disable=not self._terminal)
         self._run_bars: dict[str, TaskID] = {}
         self._waiting: dict[str, Config] = {}  # runs that have not begun
         self._total_steps: dict[str, int] = {}
