@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,9 @@ _FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
 _QUICK = typer.Option("--quick", help="the study's quick version: fewer seeds and steps")
 _SEEDS = typer.Option("--seeds", min=1, help="how many of the file's seeds; by default as many as the version has")
 _FOLDER = typer.Option(help="where the runs of all studies are")
+_ACCEPT = typer.Option(
+    "--accept-changed-data", help="make what is missing although data or code changed; the report says so"
+)
 _RUNS = Path("runs/studies")
 SOON = 0.05  # of the steps of a command, before which its first runs have mostly started and not stepped
 
@@ -44,9 +48,10 @@ def run_command(
     folder: Annotated[Path, _FOLDER] = _RUNS,
     launcher: Annotated[str, LAUNCHER] = "",
     launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
+    accept_changed_data: Annotated[bool, _ACCEPT] = False,
 ) -> None:
     """Make all missing runs, resume interrupted runs, and write the report."""
-    plan = read_study(study, quick, seeds)
+    plan = replace(read_study(study, quick, seeds), accepts_changes=accept_changed_data)
     job_launcher = open_launcher(launcher, launcher_args or [], processes, plan.file.launcher)
     for text in unnamed_rewards(plan):
         note(f"note: {text}; correct it before the first run, or under another name of the file")
@@ -70,10 +75,12 @@ def make_command(
     quick: Annotated[bool, _QUICK] = False,
     seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
+    accept_changed_data: Annotated[bool, _ACCEPT] = False,
 ) -> None:
     """Make a single run of a study, for use by a launcher."""
+    plan = replace(read_study(study, quick, seeds), accepts_changes=accept_changed_data)
     with interruptible() as interrupts, interrupts.within_steps():
-        make_one(read_study(study, quick, seeds), folder, key, lambda: interrupts.stop_requested)
+        make_one(plan, folder, key, lambda: interrupts.stop_requested)
     if interrupts.stop_requested:
         raise typer.Exit(130)
 

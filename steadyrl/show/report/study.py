@@ -17,7 +17,7 @@ from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import ArmResult, Claim, Judged, arm_results, claims, meets, seed_mean, values_of
 from steadyrl.lab.study.plan import Study, jobs
-from steadyrl.lab.study.study import DONE, require_runs
+from steadyrl.lab.study.study import DONE, accepted_changes, require_runs
 from steadyrl.show.page import html, markdown, markup, records
 from steadyrl.show.report.pictures import curves as pictures
 from steadyrl.show.report.pictures.curves import curves
@@ -68,7 +68,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         for result in results
     }
     explored = curves(metrics, "report.html", pictured[:4])
-    page = study_view(study, results, svgs, explored)
+    page = study_view(study, results, svgs, explored, accepted_changes(folder))
     write_json(to / "summary.json", summary)
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
@@ -76,11 +76,18 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
 
 
 def study_view(
-    study: Study, results: Sequence[ArmResult], svgs: Mapping[str, str], explored: records.Curves
+    study: Study,
+    results: Sequence[ArmResult],
+    svgs: Mapping[str, str],
+    explored: records.Curves,
+    changes: Sequence[str] = (),
 ) -> list[records.Record]:
-    """Return what every page shows of a study; ``svgs`` are SVG texts by file: the answer and the experiments run."""
+    """Return what every page shows of a study; ``svgs`` are SVG texts by file: the answer and the experiments run.
+
+    ``changes`` of data and code between its runs were accepted.
+    """
     experiments = [records.Heading("Every experiment"), _experiments(study, results)]
-    answer, limits, judged_claims = svgs.get("answer.svg"), _limits(study, results), claims(results)
+    answer, limits, judged_claims = svgs.get("answer.svg"), _limits(study, results, changes), claims(results)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
     rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
@@ -200,10 +207,12 @@ def _section(
     yield records.Note(f"Status: {_status(study, result)}.{f' Next: {advice}' if advice else ''}")
 
 
-def _limits(study: Study, results: Sequence[ArmResult]) -> str:
+def _limits(study: Study, results: Sequence[ArmResult], changes: Sequence[str]) -> str:
     """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
     seeds = [sum(run.state in DONE for run in result.runs) for result in results]
-    text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
+    text = "".join(f"Between its runs {change} changed, which was accepted. " for change in changes)
+    if study.quick:
+        text += "This is the quick version, with fewer steps or problems than the study asks for. "
     single = sum(count < LEAST_SEEDS for count in seeds)
     if single:
         verb = "has" if single == 1 else "have"
