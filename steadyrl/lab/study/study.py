@@ -25,7 +25,7 @@ from steadyrl.core.errors import AccessError, ConfigError, RunError, SteadyError
 from steadyrl.core.rundir import RunDir, appended, read_json, stamp, write_json
 from steadyrl.core.words import shell_command
 from steadyrl.lab.elsewhere import End, run_commands
-from steadyrl.lab.jobs import Follow, Records, config_to_start, find_run, folder_of_job, run_job, share
+from steadyrl.lab.jobs import Follow, config_to_start, find_run, folder_of_job, run_job, share
 from steadyrl.lab.launchers.command import Command, Ended, Launcher, our_command
 from steadyrl.lab.measure import ended_by
 from steadyrl.lab.study.file import Stop
@@ -183,18 +183,21 @@ def make_run(
     rules: Sequence[Stop],
     follow: Follow,
     base: Job | None = None,
-    accept_changed_data: bool = False,
+    accepts_changes: bool = False,
 ) -> str | None:
     """Make a run, or go on with it or with a copy of the shorter ``base``; return the error that ended it, or None."""
     try:
         before = find_run(folder, job)
         if before is None and base is not None and (made_run := find_run(folder, base)) is not None:
             before = copy_run(made_run, config_to_start(job, folder), folder_of_job(folder, job))
-
-        def stop(records: Records) -> bool:
-            return follow.stop() or ended_by(rules, records) is not None
-
-        run = run_job(job, folder, before, follow.event, stop, accept_changed_data)
+        run = run_job(
+            job,
+            folder,
+            before,
+            follow.event,
+            lambda r: follow.stop() or ended_by(rules, r) is not None,
+            accepts_changes,
+        )
     except SteadyError as error:
         follow.event((job.key, "failed", str(error)))
         return str(error)
@@ -299,8 +302,8 @@ def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> No
         raise RunError(failed[key])
 
 
-def require_runs(study: Study, root: Path) -> Path:
-    """Return the folder of a study that has runs.
+def require_runs(study: Study, root: Path) -> tuple[Path, list[str]]:
+    """Return the folder of a study that has runs, and what of their data and code changed and was accepted.
 
     Raises:
         ConfigError: It has none.
@@ -310,14 +313,7 @@ def require_runs(study: Study, root: Path) -> Path:
     if not any(find_run(folder, job) for job in jobs(study)):
         make = shell_command("study", "run", study.path, *["--quick"] * study.quick)
         raise ConfigError(f"'{folder}' has no run of this study; make them with: {make}")
-    _check_plan(study, folder)
-    return folder
-
-
-def accepted_changes(folder: Path) -> list[str]:
-    """Return what of its data and code changed between the runs of a study, for each time that this was accepted."""
-    plan = read_json(folder / PLAN) if (folder / PLAN).is_file() else {}
-    return [str(changes) for changes in plan.get("accepted", [])]
+    return folder, _check_plan(study, folder).get("accepted", [])
 
 
 def shorter_run(study: Study, job: Job) -> Job | None:

@@ -17,7 +17,7 @@ from steadyrl.lab.seeds import LEAST_SEEDS, interval
 from steadyrl.lab.study.file import ABSOLUTE, Expect
 from steadyrl.lab.study.outcome import ArmResult, Claim, Judged, arm_results, claims, meets, seed_mean, values_of
 from steadyrl.lab.study.plan import Study, jobs
-from steadyrl.lab.study.study import DONE, accepted_changes, require_runs
+from steadyrl.lab.study.study import DONE, require_runs
 from steadyrl.show.page import html, markdown, markup, records
 from steadyrl.show.report.pictures import curves as pictures
 from steadyrl.show.report.pictures.curves import curves
@@ -40,7 +40,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         RunError: The rule by which the study is judged is another one than before its first run.
         AccessError: The folder cannot be written.
     """
-    folder = require_runs(study, root)
+    folder, changes = require_runs(study, root)
     results = arm_results(study, folder)
     to = to or folder / "report"
     metrics = {result.arm.name: [run.records for run in result.runs] for result in results}
@@ -68,7 +68,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         for result in results
     }
     explored = curves(metrics, "report.html", pictured[:4])
-    page = study_view(study, results, svgs, explored, accepted_changes(folder))
+    page = study_view(study, results, svgs, explored, _limits(study, results, changes))
     write_json(to / "summary.json", summary)
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
@@ -76,18 +76,11 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
 
 
 def study_view(
-    study: Study,
-    results: Sequence[ArmResult],
-    svgs: Mapping[str, str],
-    explored: records.Curves,
-    changes: Sequence[str] = (),
+    study: Study, results: Sequence[ArmResult], svgs: Mapping[str, str], explored: records.Curves, limits: str
 ) -> list[records.Record]:
-    """Return what every page shows of a study; ``svgs`` are SVG texts by file: the answer and the experiments run.
-
-    ``changes`` of data and code between its runs were accepted.
-    """
+    """Return what every page shows of a study; ``svgs`` are SVG texts by file: the answer and the experiments run."""
     experiments = [records.Heading("Every experiment"), _experiments(study, results)]
-    answer, limits, judged_claims = svgs.get("answer.svg"), _limits(study, results, changes), claims(results)
+    answer, judged_claims = svgs.get("answer.svg"), claims(results)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
     rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
@@ -210,7 +203,7 @@ def _section(
 def _limits(study: Study, results: Sequence[ArmResult], changes: Sequence[str]) -> str:
     """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
     seeds = [sum(run.state in DONE for run in result.runs) for result in results]
-    text = "".join(f"Between its runs {change} changed, which was accepted. " for change in changes)
+    text = "".join(f"Between its runs {change!s:.500} changed, which was accepted. " for change in changes)
     if study.quick:
         text += "This is the quick version, with fewer steps or problems than the study asks for. "
     single = sum(count < LEAST_SEEDS for count in seeds)
