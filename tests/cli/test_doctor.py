@@ -422,7 +422,7 @@ def test_names_left_out_of_a_log_of_nobody_known_are_shown_and_can_be_explained(
     rows = ({"step": i, "avg_return": 0.2 + i / 90, "wander": 0.01 * i * i, "gnorm": 1.0 + i % 4} for i in range(80))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     _, out, _ = doctor(path)
-    assert "not known, and left out: wander; --name wander=OURS says what one is" in out
+    assert "not read: wander; --name wander=OURS says what one is" in out
     code, out, _ = doctor(path, "--name", "wander=kl_ref_k1_seq")
     assert code == 1
     assert "kl_runaway" in out
