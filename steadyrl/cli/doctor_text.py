@@ -38,8 +38,6 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
         hint = f"--name {shlex.quote(f'{names[0]}=OURS')} says what one is"
         _line(console, f"{diagnosis.run.left_out}; {hint}", 2)
     _line(console, _verdict(diagnosis, full), style=_style(diagnosis.verdict))
-    if course := _course(diagnosis.run):
-        _line(console, f"course, first rows to last: {course}", 2)
     if diagnosis.judgement:
         unknown = {} if diagnosis.judgement.supervised else {"not known": "; ".join(diagnosis.missing)}
         for heading, text in {**diagnosis.judgement.reasons, **unknown}.items():
@@ -47,6 +45,7 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     if not full:
         _show_short(console, diagnosis)
         return
+    _show_course(console, diagnosis.run)
     shown: set[str] = set()
     for node in tree(diagnosis.findings):
         _show_finding(console, diagnosis, node, shown)
@@ -58,12 +57,13 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     console.print()
 
 
-def _course(run: Run) -> str:
-    """Return how the first things to look at went, under the log's own names; "" for a single row."""
+def _show_course(console: Console, run: Run) -> None:
+    """Print how the first things to look at went, under the log's own names; nothing of a single row."""
     scores = {series.values.tobytes(): series for series in goals(run, "heldout/").values() if np.ptp(series.values)}
     courses = [*scores.values()][:MOST_HELD_OUT]
     courses += [series for name in COURSE if (series := run.get(name)) is not None]
-    return ", ".join(f"{s.source or s.quantity} {' -> '.join(ends(s))}" for s in courses if len(s) > 1)
+    if text := ", ".join(f"{s.source or s.quantity} {' -> '.join(ends(s))}" for s in courses if len(s) > 1):
+        _line(console, f"course, first rows to last: {text}", 2)
 
 
 def _show_short(console: Console, diagnosis: Diagnosis) -> None:
@@ -90,6 +90,7 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
     notable = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
     for finding in notable[:MOST_OTHERS]:
         _line(console, f"worth knowing: {finding.check} ({finding.cause.replace('_', ' ')}): {finding.message}", 2)
+    _show_course(console, diagnosis.run)
     _line(console, "everything else: --full", 2, "dim")
     console.print()
 

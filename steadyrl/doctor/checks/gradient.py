@@ -115,9 +115,10 @@ def _erratic(run: Run, norm: Series) -> Result:
 
 
 def _spikes(run: Run, norm: Series) -> Result:
-    if idle := signal_lost(run):  # steps without any signal have a gradient near 0, and lower what is usual
-        norm = norm.select(~np.isin(norm.steps, idle[0].steps[idle[0].values >= 1.0]))
-    far = bursts(norm, SPIKE_FACTOR)
+    far, idle = bursts(norm, SPIKE_FACTOR), signal_lost(run)
+    if idle is not None:  # steps without any signal have a gradient near 0, and lower what is usual
+        taught = norm.select(~np.isin(norm.steps, idle[0].steps[idle[0].values >= 1.0]))
+        far = far[np.isin(norm.steps[far], taught.steps[bursts(taught, SPIKE_FACTOR)])]
     if not len(far):
         return None
     cause, reason = coincident_cause(run, norm.steps[far], SPIKES_WITH)

@@ -273,7 +273,7 @@ def reward_falling(run: Run) -> Result:
             cause,
             "critical" if cause == "large_update" else "warning",
             lost.step,
-            f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
+            f"the reward fell for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
             (f"these are the means before step {lost.step} and from then on",),
         )
     if course is None or run.covers(reward) < MIN_STEPS:

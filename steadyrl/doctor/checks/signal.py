@@ -22,6 +22,7 @@ AT_ONCE = 3  # rows
 LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
+RARE = "hardly ever pays"
 NO_TWO = "no two rewards of the run differ"
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
@@ -60,7 +61,8 @@ def no_signal_groups(run: Run) -> Result:
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
-    worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
+    earns = cause in ("too_easy", "same_answers") or reason.endswith(RARE)
+    worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and earns
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
     worth_knowing &= not (cause == "same_answers" and late >= NEARLY_ALL)  # nothing is left to learn from, or learned
@@ -111,7 +113,7 @@ def _equal_cause(run: Run) -> tuple[str, str]:
             if not readings.is_penalty(name, part)}  # fmt: skip
     unpaid = [name for name, end in ends.items() if 0.0 <= end <= RARELY * max(ends.values())]
     if position > RIGHT and unpaid:
-        pays = "never pays" if not any(ends[name] for name in unpaid) else "hardly ever pays"
+        pays = "never pays" if not any(ends[name] for name in unpaid) else RARE
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} {pays}"
     cut = run.get("truncated")
     if position > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:

@@ -19,6 +19,10 @@ def column(*values):
     return Column(np.arange(len(values)), np.array(values, float))
 
 
+def log(columns):
+    return RawLog("x", "jsonl", {name: column(*values) for name, values in columns.items()})
+
+
 @pytest.mark.parametrize(
     ("name", "values", "quantity"),
     [
@@ -278,3 +282,24 @@ def test_a_vocabulary_is_no_log_though_it_has_words_of_metrics(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     with pytest.raises(RunError):
         diagnose(tmp_path / "vocab.json")
+
+
+@pytest.mark.parametrize("name", ["eval/n_questions", "eval/num_rounds", "val/calls_count/mean"])
+def test_how_many_problems_were_held_out_is_no_score_of_them(name):
+    run = identify(log({"mean_reward": [0.1, 0.2], "eval/score": [0.3, 0.4], name: [20.0, 20.0]}))
+    assert [quantity for quantity in run.series if quantity.startswith("heldout/")] == ["heldout/score"]
+
+
+def test_the_explained_variance_of_a_value_head_is_not_held_out():
+    run = identify(log({"mean_reward": [0.1, 0.2], "val_var_explained": [-2.0, 0.4]}))
+    assert run.get("explained_variance").first == -2.0
+    assert not run.with_prefix("heldout/")
+
+
+@pytest.mark.parametrize(
+    ("values", "tokens"), [([0.69, 1.0, 0.91], False), ([40.0, 71.5, 60.0], True), ([1, 1, 0], True)]
+)
+def test_a_length_that_is_a_score_of_it_is_not_counted_in_tokens(values, tokens):
+    run = identify(log({"reward": [0.1, 0.2, 0.3], "length": values}))
+    assert (run.get("length") is not None) is tokens
+    assert any("'length' is never above 1" in note for note in run.notes) is not tokens
