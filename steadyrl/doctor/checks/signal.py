@@ -157,7 +157,7 @@ def advantage_baseline(run: Run) -> Result:
     reason = _equals_reward(run)
     severity: Severity = "warning"
     if run.traits.grouped and readings.setting(run, "samples_per_prompt") == 1:
-        reason, severity = "it compares the completions of a prompt with each other, and draws one", "critical"
+        reason, severity = "the method compares the completions of a prompt with each other, and draws one", "critical"
     if reason is None:
         return Unknown("neither the advantages' mean nor their bounds are logged", ("advantage_mean", "advantage_max"))
     if not reason:

@@ -64,7 +64,8 @@ HELD_OUT = ("eval_", "validation_", "heldout_", "held_out_", "holdout_", "unseen
 AT_END = re.compile(r"(.+?)[_/]\(?(?:val|validation|eval|evaluation|test|dev|held_?out|holdout|unseen|ood)\)?")
 # Logged beside held-out measurements, but of the evaluation's speed and size, or of a value head ("val").
 NOT_MEASURED = re.compile(
-    r"runtime|\w+_per_second|epoch|time|model_preparation_time|(?:n|num)_\w+|\w+_count|var_explained|explained_var(?:iance)?"
+    r"runtime|\w+_per_second|epoch|time|model_preparation_time|var_explained|explained_var(?:iance)?|"
+    r"(?!.*(?:correct|solved|success|passed|right))(?:(?:n|num)_\w+|\w+_count)"
 )
 # The most exact first; what is not known to be any of these comes after them.
 ESTIMATORS = ("exact", "centred", "rms", "k3", "k1", "k2", "abs", "mean", "sampled", "uncentred")

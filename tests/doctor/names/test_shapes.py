@@ -288,6 +288,7 @@ def test_a_vocabulary_is_no_log_though_it_has_words_of_metrics(tmp_path):
 def test_how_many_problems_were_held_out_is_no_score_of_them(name):
     run = identify(log({"mean_reward": [0.1, 0.2], "eval/score": [0.3, 0.4], name: [20.0, 20.0]}))
     assert [quantity for quantity in run.series if quantity.startswith("heldout/")] == ["heldout/score"]
+    assert "heldout/num_correct" in identify(log({"mean_reward": [0.1], "eval/num_correct": [3.0]})).series
 
 
 def test_the_explained_variance_of_a_value_head_is_not_held_out():
@@ -303,3 +304,10 @@ def test_a_length_that_is_a_score_of_it_is_not_counted_in_tokens(values, tokens)
     run = identify(log({"reward": [0.1, 0.2, 0.3], "length": values}))
     assert (run.get("length") is not None) is tokens
     assert any("'length' is never above 1" in note for note in run.notes) is not tokens
+
+
+def test_trls_warning_of_a_negative_kl_is_its_kl():
+    run = identify(
+        log({"mean_reward": [0.3, 0.1], "kl": [0.01, 0.02], "KL divergence is starting to become negative": [-3, -9]})
+    )
+    assert (run.get("kl_ref").unit, run.get("kl_ref").last) == ("nats/sequence", -9.0)
