@@ -23,6 +23,7 @@ LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
 CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
 RARE = "hardly ever pays"
+EARN = ("too_easy", "same_answers", "cut_off")  # causes with completions that earn something
 NO_TWO = "no two rewards of the run differ"
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME = 1e-9
@@ -61,15 +62,15 @@ def no_signal_groups(run: Run) -> Result:
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
-    earns = cause in ("too_easy", "same_answers") or reason.endswith(RARE)
+    earns = cause in EARN or reason.endswith(RARE)
     worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and earns
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
-    worth_knowing &= not (cause == "same_answers" and late >= NEARLY_ALL)  # nothing is left to learn from, or learned
+    worth_knowing &= not (cause in EARN[1:] and late >= NEARLY_ALL)  # nothing is left to learn from, or learned
     worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
-    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _may_gain(run)
+    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in EARN and _may_gain(run)
     course = f"{number(early)} at the start, {number(late)} at the end (means)"
     logged = "Score a good and a bad answer by hand: their rewards have to differ." if reason == NO_TWO else ""
     return Found(
@@ -116,9 +117,9 @@ def _equal_cause(run: Run) -> tuple[str, str]:
         pays = "never pays" if not any(ends[name] for name in unpaid) else RARE
         return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} {pays}"
     cut = run.get("truncated")
-    if position > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
+    if position >= WRONG and cut is not None and tail(cut, LATE) > ENDLESS:
         sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them are cut off before they end"
-        return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
+        return "cut_off", f"{sentence}: what is paid hardly depends on the answer"
     evidence = f"the mean reward is {percent(position)} of the way from {number(low)} to {number(high)}"
     # What the whole pays beside a share of right answers says nothing of those.
     right = [(name, ends[name]) for name, part in reward_parts if name in ends and pays_for_right(name)

@@ -152,6 +152,6 @@ def advantage_off(run: Run) -> Result:
         "info" if grouped or not run.traits.critic else "warning",
         int(steps[start]),
         f"the mean advantage stays at {number(level)} from step {steps[start]} on: "
-        + (longer if grouped else "they are not centred over the tokens that train"),
+        + (longer if grouped else "advantages are not centred over the tokens that train"),
         (f"block medians beyond {number(limit)} with one sign, their median {number(level)}",),
     )

@@ -186,6 +186,7 @@ def test_each_score_that_falls_is_given_with_its_numbers_once():
     }
     reward = np.linspace(0.2, 0.6, N) + noise(np.random.default_rng(9), N, 0.01)
     found = said(reward_hacking(grouped({"reward": reward, **scores})))
-    evidence = [line for one in found for line in one.evidence]
-    assert len(evidence) == len(set(evidence)) == 2
-    assert {line.split(" falls from ")[0] for line in evidence} == {"heldout/f1", "heldout/em"}
+    falls = [line for one in found for line in one.evidence if " falls from " in line]
+    assert {line.split(" falls from ")[0] for line in falls} == {"heldout/f1", "heldout/em"}
+    assert len(falls) == 2
+    assert not any("of the reward noise" in line for one in found for line in one.evidence)
