@@ -97,6 +97,13 @@ def test_a_total_near_its_greatest_is_not_of_right_answers(right, cause, words):
     assert words in found.message
 
 
+@pytest.mark.parametrize(("cut", "cause"), [(0.9, "cut_off"), (0.1, "same_answers")])
+def test_groups_alike_because_answers_are_cut_off_need_room_and_no_temperature(cut, cause):
+    columns = {"no_signal": np.full(N, 0.8), "reward": 0.5 + noise(np.random.default_rng(3), N, 0.01)}
+    found = finding(no_signal_groups(grouped({**columns, "truncated": np.full(N, cut)})))
+    assert (found.cause, "temperature" in found.remedy) == (cause, cause == "same_answers")
+
+
 def test_a_fall_is_dated_where_the_levels_that_it_names_part():
     reward = np.append(np.full(70, 0.8), np.full(50, 0.3)) + noise(np.random.default_rng(5), 120, 0.05, memory=0.0)
     reward[90:] = np.linspace(0.3, 0.7, 30)  # it comes back, so that it is no fall for good
