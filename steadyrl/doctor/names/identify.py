@@ -54,6 +54,7 @@ MOST_NAMES = 2000  # of a log of one row: what has more, such as a vocabulary, i
 LATER = 10_000  # the rank of a common spelling, behind those of the trainer's own table
 IMPOSSIBLE = {
     "entropy": "is below 0 in most rows, where no entropy of tokens can be, and is left out",
+    "kl_ref": "is printed only where it is below -1, too seldom to say how it goes, and is left out",
     "length": "is never above 1, which is no number of tokens, and is left out",
 }
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
@@ -205,7 +206,7 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
 
 
 def _without_impossible(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
-    """Leave out what cannot be what its name says; return a note of each.
+    """Leave out what cannot be what its name says, or is chosen by its values; return a note of each.
 
     No entropy of tokens lies below 0, and somebody's own "length" of 0 to 1 is a score for it.
     """
@@ -222,6 +223,8 @@ def _without_impossible(series: dict[str, list[Series]], table: Table) -> tuple[
 def _impossible(logged: Series, table: Table) -> bool:
     if logged.quantity == "entropy":
         return logged.median < 0.0
+    if logged.quantity == "kl_ref":  # of TRL's warning
+        return "to become negative" in logged.source and len(logged) < max(SELDOM, np.ptp(logged.steps) / 2)
     own = table is COMMON and spell(logged.source).rpartition("/")[2] == "length"
     return own and bool((logged.values <= 1.0).all() and (logged.values % 1.0 > 0).any())
 

@@ -306,8 +306,12 @@ def test_a_length_that_is_a_score_of_it_is_not_counted_in_tokens(values, tokens)
     assert any("'length' is never above 1" in note for note in run.notes) is not tokens
 
 
-def test_trls_warning_of_a_negative_kl_is_its_kl():
-    run = identify(
-        log({"mean_reward": [0.3, 0.1], "kl": [0.01, 0.02], "KL divergence is starting to become negative": [-3, -9]})
-    )
+def test_trls_warning_of_a_negative_kl_is_its_kl_where_it_comes_at_nearly_every_step():
+    warning = "KL divergence is starting to become negative"
+    own = {"mean_reward": np.linspace(0.3, 0.1, 40), "kl": np.full(40, 0.01)}
+    run = identify(log({**own, warning: np.linspace(-3.0, -9.0, 38)}))
     assert (run.get("kl_ref").unit, run.get("kl_ref").last) == ("nats/sequence", -9.0)
+    seldom = Column(np.arange(0, 40, 5), np.full(8, -1.5))
+    run = identify(RawLog("x", "jsonl", {**log(own).columns, warning: seldom}))
+    assert run.get("kl_ref").last == 0.01
+    assert any("only where it is below -1" in note for note in run.notes)
