@@ -285,7 +285,7 @@ def test_a_diagnosis_shows_who_wrote_the_log_what_was_left_out_and_what_to_chang
     (unplaced,) = diagnose(rows)
     first, verdict, left_out, *_ = repr(unplaced).splitlines()
     assert first == "the rows: an unknown trainer, 40 rows (0 to 39)" and verdict.strip().startswith(unplaced.verdict)
-    assert left_out.strip() == "not known, and left out: mystery"
+    assert left_out.strip() == "not read: mystery"
     cut = [
         {"step": i, "reward": 0.5, "reward_std": 0.2, "completions/mean_length": 90, "completions/clipped_ratio": 0.9}
         for i in range(40)

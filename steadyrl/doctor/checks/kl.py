@@ -130,7 +130,16 @@ def _impossible(run: Run) -> Result:
         return None
     message = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up "
     message += f"to {number(kl.greatest)} nats per token: tokens that the policy all but excludes"
-    return Found("spikes", "warning", onset, message, evidence)
+    if not apart_at_start(run, kl):
+        return Found("spikes", "warning", onset, message, evidence)
+    first = f"{kl.source} is {number(kl.first)} at step {kl.steps[0]}, before any update: no learning rate makes that"
+    remedy = "See in what policy and reference differ before any update: precision, dropout, an adapter, another model."
+    return Found("spikes", "warning", onset, message, (first, *evidence), remedy, {})
+
+
+def apart_at_start(run: Run, kl: Series) -> bool:
+    """Return whether a KL per token is there before any update, so that it tells nothing of the updates' size."""
+    return kl.steps[0] <= 1 == run.averaged_over and kl.unit == TOKEN and kl.first >= AT_START[TOKEN]
 
 
 def _hidden(run: Run) -> Result:
