@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -87,10 +89,24 @@ class Activity:
         return rows
 
 
+def drawing_console(stderr: bool) -> Console:
+    """Return a console that is a terminal where a display can be drawn anew in its place.
+
+    A file, and what a notebook shows of a command (``!steadyrl ...``), would keep every state of the display. For a
+    kernel imitates a terminal, and asks for colours in files too by FORCE_COLOR, as services that build software do.
+    """
+    in_kernel = (os.environ.get("TERM"), os.environ.get("GIT_PAGER")) == ("xterm-color", "cat")  # as ipykernel sets
+    try:
+        is_terminal = (sys.stderr if stderr else sys.stdout).isatty() and not in_kernel
+    except (AttributeError, ValueError):  # a stream of the user's own that has no such method, or is closed
+        is_terminal = False
+    return Console(stderr=stderr, force_terminal=is_terminal)
+
+
 @contextmanager
 def following() -> Iterator[Activity]:
     """Show on standard error what goes on inside, without a trace in a terminal afterwards."""
-    console = Console(stderr=True)
+    console = drawing_console(stderr=True)
     activity = Activity(note, console.is_terminal)
     live = Live(
         console=console,

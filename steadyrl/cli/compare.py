@@ -49,7 +49,8 @@ def compare_command(
     margin: Annotated[float | None, typer.Option(help="largest difference that does not matter")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON object instead of text")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="also write comparison.html here, and save each answer at once")
+        Path | None,
+        typer.Option(help="also write comparison.html here, and save each answer at once", file_okay=False),
     ] = None,
 ) -> None:
     """Compare two models on the same held-out problems with the same seeds. Exit code 0: compared, 2: could not."""

@@ -52,7 +52,9 @@ def doctor_command(
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="every finding, and checks without an answer")] = False,
-    report: Annotated[Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="also write diagnosis.md and diagnosis.html here", file_okay=False)
+    ] = None,
 ) -> None:
     """Diagnose runs: faults and their causes. Exit code 0: healthy, 1: sick, 2: unreadable, 3: too little to judge."""
     settings: dict[str, Any] = {}

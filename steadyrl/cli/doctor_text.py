@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+import numpy as np
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -16,11 +17,15 @@ from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
+from steadyrl.doctor.series import Run
+from steadyrl.doctor.statistics.readings import ends, goals
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
 
 INDENT = 4  # columns per link of a chain
 NOT_LOGGED = "the log has no "  # how a check says that it lacks what it needs
+COURSE = ("reward", "kl_ref", "entropy", "length", "truncated", "grad_norm")  # what a reader looks at first
+MOST_HELD_OUT = 2
 MOST_OTHERS = 6  # further findings named in the short answer
 
 
@@ -41,15 +46,25 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     if not full:
         _show_short(console, diagnosis)
         return
-    plotted: set[str] = set()
+    _show_course(console, diagnosis.run)
+    shown: set[str] = set()
     for node in tree(diagnosis.findings):
-        _show_finding(console, diagnosis, node, plotted)
+        _show_finding(console, diagnosis, node, shown)
     if diagnosis.unknown:
         console.print()
         _line(console, "could not tell:", style="bold")
         for text in _unknown_lines(diagnosis.unknown):
             _line(console, text, 2)
     console.print()
+
+
+def _show_course(console: Console, run: Run) -> None:
+    """Print how the first things to look at went, under the log's own names; nothing of a single row."""
+    scores = {series.values.tobytes(): series for series in goals(run, "heldout/").values() if np.ptp(series.values)}
+    courses = [*scores.values()][:MOST_HELD_OUT]
+    courses += [series for name in COURSE if (series := run.get(name)) is not None]
+    if text := ", ".join(f"{s.source or s.quantity} {' -> '.join(ends(s))}" for s in courses if len(s) > 1):
+        _line(console, f"course, first rows to last: {text}", 2)
 
 
 def _show_short(console: Console, diagnosis: Diagnosis) -> None:
@@ -76,6 +91,7 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
     notable = [finding for finding in diagnosis.findings if finding.severity == "info" and not finding.follows]
     for finding in notable[:MOST_OTHERS]:
         _line(console, f"worth knowing: {finding.check} ({finding.cause.replace('_', ' ')}): {finding.message}", 2)
+    _show_course(console, diagnosis.run)
     _line(console, "everything else: --full", 2, "dim")
     console.print()
 
@@ -103,7 +119,8 @@ def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     return summary + (minor if diagnosis.minor else "")
 
 
-def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, plotted: set[str]) -> None:
+def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, shown: set[str]) -> None:
+    """Print a finding without what others have said: evidence, advice, and charts that were shown."""
     finding, indent = node.finding, INDENT * node.depth
     console.print()
     title = Text()
@@ -115,19 +132,21 @@ def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, plotted:
     indent += 2
     _line(console, finding.message, indent)
     for text in finding.evidence:
-        if text not in finding.message:
+        if text not in finding.message and text not in shown:
             _line(console, f"- {text}", indent)
-    _line(console, f"do: {finding.remedy}", indent)
+    _line(console, f"do: {'as above' if finding.remedy in shown else finding.remedy}", indent)
     if finding.overrides:
         # Not wrapped: it is there to be pasted.
         console.print(Text(" " * indent + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
         _line(console, f"source: {finding.source}", indent, "dim")
     series = deciding_series(diagnosis.run, finding, BY_NAME)  # shown once for all findings of the same step
-    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in plotted:
+    shown |= {*finding.evidence, finding.remedy}
+    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
         return
-    plotted.add(f"{series.source} {finding.since_step}")
-    _line(console, " ".join(part for part in (series.source or series.quantity, series.unit) if part), indent)
+    shown.add(f"{series.source} {finding.since_step}")
+    source, unit = series.source or series.quantity, series.unit
+    _line(console, source if unit in source else f"{source} ({unit})", indent)
     for row in text_plot.draw(series, finding.since_step, console.encoding.lower().startswith("utf")):
         console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, indent), expand=False))
 

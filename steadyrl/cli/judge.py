@@ -36,7 +36,9 @@ def judge_command(
     problems: Annotated[int, typer.Option(min=1, help="number of training problems to use, spread over all")] = 40,
     repeats: Annotated[int, typer.Option(min=1, help="how many times every question is asked")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
-    report: Annotated[Path | None, typer.Option(help="also write judge.md and judge.json into a folder")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="also write judge.md and judge.json into a folder", file_okay=False)
+    ] = None,
 ) -> None:
     """Compare the judge with the task's own tests on known answers; measure consistency, biases and cost."""
     from steadyrl.loop.rewards.judge.calibration import calibrate

@@ -64,6 +64,28 @@ COMMANDS = {
 }
 
 
+class _Command(TyperCommand):
+    """A command that says of an unknown option how settings are given, where it takes some."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the command line apart.
+
+        Raises:
+            ConfigError: An option is unknown, and none is like it.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # a class of click or of typer's own copy of it
+            close = {*(getattr(error, "possibilities", ["?"]) or ())} - {"--help"}
+            if close or "overrides" not in [parameter.name for parameter in self.params]:
+                raise
+            raise ConfigError(
+                f"`{ctx.command_path}` has no option {getattr(error, 'option_name', '')}; a setting has its section in "
+                f"front and no dashes, as in run.steps=200 or update.learning_rate=1e-4. `{ctx.command_path} -h` lists "
+                "the options"
+            ) from error
+
+
 class Commands(Group):
     """The commands, each loaded when it is asked for; ``Any`` is a class of click or of typer's own copy of it."""
 
@@ -79,7 +101,7 @@ class Commands(Group):
         command = getattr(import_module(f"steadyrl.cli.{module}"), name)
         if not isinstance(command, typer.Typer):
             single_app = typer.Typer(add_completion=False)
-            single_app.command(cmd_name)(command)
+            single_app.command(cmd_name, cls=_Command)(command)
             return typer.main.get_command(single_app)
         group = typer.main.get_command(command)
         group.name = cmd_name

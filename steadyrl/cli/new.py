@@ -16,7 +16,7 @@ import typer
 from jinja2 import PackageLoader
 
 from steadyrl.cli.activity import following
-from steadyrl.cli.terminal import printable
+from steadyrl.cli.terminal import note, printable
 from steadyrl.core.config import to_toml
 from steadyrl.core.counting.count import begin
 from steadyrl.core.errors import ConfigError, DataError
@@ -33,6 +33,7 @@ PROMPTS = ("prompt", "question", "problem", "instruction", "query", "request", "
 ANSWERS = ("gold", "answer", "solution", "response", "completion", "output", "target", "label", "expected_answer")
 SHIPPED = "base"  # the model
 _ROWS = 1000  # that are looked at
+_CELL = re.compile(r"^[\d.,]+$|[.?!:]$|(\S+\s+){3}\S")  # a number or a sentence, which names no column
 _PASSES, _FEWEST_STEPS = 3, 30
 
 
@@ -92,6 +93,11 @@ def new_command(
     answers = {"number": "numbers", "text": "texts"}.get(dataset.kind)
     right = f"right answers in '{dataset.answer}' ({answers})" if answers else "no right answers"
     print(printable(f"data: {dataset.source['path']}, prompts in '{dataset.prompt}', {right}"))
+    if kind_of_file(files[0]) == "csv" and any(map(_CELL.search, rows[0])):
+        note(
+            f"the first line was taken for names of columns: {', '.join(rows[0])}; if it is a row, put a line of names "
+            "above it, such as prompt,answer, and begin again"
+        )
     if model == SHIPPED:
         print(
             f"model: {SHIPPED}, which ships with steadyrl to try things out. It knows Python's documentation and no "
@@ -156,9 +162,10 @@ def find_columns(path: str, rows: Sequence[dict[str, Any]], prompt: str, answer:
         if column not in names:
             raise DataError(f"'{path}' has no column '{column}'; its columns are {', '.join(names) or 'none'}")
     texts = [name for name in names if all(isinstance(row.get(name), str | list) for row in rows)]
-    prompt = prompt or next((name for name in PROMPTS if name in texts), "")
+    filled = [name for name in texts if any(row[name] and not str(row[name]).isspace() for row in rows)]
+    prompt = prompt or next((name for name in PROMPTS if name in filled), "")
     if not prompt:
-        candidates = [name for name in texts if name not in (*ANSWERS, answer)]
+        candidates = [name for name in filled if name not in (*ANSWERS, answer)]
         if not candidates:
             raise DataError(
                 f"'{path}' has no column with a text or messages in every row, so none can be the prompt; its columns "

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from steadyrl.cli.activity import REFRESHES, Activity
+from steadyrl.cli.activity import REFRESHES, Activity, drawing_console
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import exception_line
 from steadyrl.core.metrics import CATALOGUE, Metric
@@ -37,7 +37,7 @@ class Progress:
         self.total = 0  # steps of the whole run, known when they begin
         self.target: float | None = None  # of the reward
         self.rewards: Sequence[str] = ()  # of the config, by name or import path
-        self._console = Console(stderr=False)
+        self._console = drawing_console(stderr=False)
         self._start: tuple[int, float] | None = None
         self._last_line_time, self._last_step_time = 0.0, 0.0
         self._gone = False

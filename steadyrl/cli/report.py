@@ -20,7 +20,8 @@ from steadyrl.core.words import counted, percent
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="a run directory; several get a common report", metavar="RUN...")],
     to: Annotated[
-        Path | None, typer.Option(help="where the report of several runs is written; overlay/ by default")
+        Path | None,
+        typer.Option(help="where the report of several runs is written; overlay/ by default", file_okay=False),
     ] = None,
 ) -> None:
     """Write report.md, report.html, the pictures and summary.json of a run; or a common report of several runs."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from steadyrl.cli.activity import drawing_console
 from steadyrl.cli.groups import Group
 from steadyrl.cli.interrupts import interruptible
 from steadyrl.cli.launcher import LAUNCHER, LAUNCHER_ARGS, open_launcher
@@ -32,6 +32,9 @@ _FILE = typer.Argument(help="a study file; see studies/", metavar="STUDY.toml")
 _QUICK = typer.Option("--quick", help="the study's quick version: fewer seeds and steps")
 _SEEDS = typer.Option("--seeds", min=1, help="how many of the file's seeds; by default as many as the version has")
 _FOLDER = typer.Option(help="where the runs of all studies are")
+_ACCEPT = typer.Option(
+    "--accept-changed-data", help="make what is missing although data or code changed; the report says so"
+)
 _RUNS = Path("runs/studies")
 SOON = 0.05  # of the steps of a command, before which its first runs have mostly started and not stepped
 
@@ -45,9 +48,10 @@ def run_command(
     folder: Annotated[Path, _FOLDER] = _RUNS,
     launcher: Annotated[str, LAUNCHER] = "",
     launcher_args: Annotated[list[str] | None, LAUNCHER_ARGS] = None,
+    accept_changed_data: Annotated[bool, _ACCEPT] = False,
 ) -> None:
     """Make all missing runs, resume interrupted runs, and write the report."""
-    plan = read_study(study, quick, seeds)
+    plan = replace(read_study(study, quick, seeds), accepts_changes=accept_changed_data)
     job_launcher = open_launcher(launcher, launcher_args or [], processes, plan.file.launcher)
     for text in unnamed_rewards(plan):
         note(f"note: {text}; correct it before the first run, or under another name of the file")
@@ -71,10 +75,12 @@ def make_command(
     quick: Annotated[bool, _QUICK] = False,
     seeds: Annotated[int | None, _SEEDS] = None,
     folder: Annotated[Path, _FOLDER] = _RUNS,
+    accept_changed_data: Annotated[bool, _ACCEPT] = False,
 ) -> None:
     """Make a single run of a study, for use by a launcher."""
+    plan = replace(read_study(study, quick, seeds), accepts_changes=accept_changed_data)
     with interruptible() as interrupts, interrupts.within_steps():
-        make_one(read_study(study, quick, seeds), folder, key, lambda: interrupts.stop_requested)
+        make_one(plan, folder, key, lambda: interrupts.stop_requested)
     if interrupts.stop_requested:
         raise typer.Exit(130)
 
@@ -106,8 +112,9 @@ class _Display:
             MofNCompleteColumn(),
             TextColumn("{task.fields[more]}"),
         )
-        self._terminal = sys.stderr.isatty()
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self._terminal)
+        console = drawing_console(stderr=True)
+        self._terminal = console.is_terminal
+        self._progress = Progress(*columns, console=console, transient=True, disable=not self._terminal)
         self._run_bars: dict[str, TaskID] = {}
         self._waiting: dict[str, Config] = {}  # runs that have not begun
         self._total_steps: dict[str, int] = {}

@@ -30,11 +30,15 @@ _NAMED = re.compile(
     r"[\"']?\s*[:=]\s*[\"']?)((?:bearer\s+|basic\s+)?(?![<\[])[^\s\"',;&]{6,})"
 )
 _HIDDEN = "[key]"
+_CELL = re.compile(r"python-input|ipykernel_")  # in the names under which notebooks and prompts compile, of no file
 _LONGEST = 500  # characters of an exception's text
 
 
 class SteadyError(Exception):
     """Anything that a user can fix."""
+
+    def _render_traceback_(self) -> list[str]:  # is called by notebooks
+        return users_traceback(self)
 
 
 class ConfigError(SteadyError, ValueError):
@@ -116,24 +120,45 @@ def raised_line(error: BaseException) -> str:
     return exception_line(error) + users_line(traceback.extract_tb(error.__traceback__))
 
 
+def users_traceback(error: BaseException) -> list[str]:
+    """Return what a notebook shows of an exception that is no fault: the lines of the user's own code, and its text."""
+    frames = filter(_is_users, traceback.extract_tb(error.__traceback__))
+    lines = [f"{_place(frame)}\n    {frame.line}\n" for frame in frames]
+    return [*lines, f"{type(error).__name__}: {printable(str(error))}".removesuffix(": ")]
+
+
 def users_line(frames: traceback.StackSummary) -> str:
     """Return the file and the line of ``_users_frame`` in brackets, behind a space; "" where there is none."""
     frame = _users_frame(frames)
-    return f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else ""
+    return f" ({_place(frame)})" if frame else ""
 
 
 def _users_frame(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
     """Return the last frame of the user's own code, which may have called a library; None if this package came last."""
-    package = Path(__file__).resolve().parent.parent
+    last = next((frame for frame in reversed(frames) if _is_users(frame) or _is_ours(frame)), None)
+    return None if last is None or _is_ours(last) else last
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).resolve().is_relative_to(Path(__file__).resolve().parent.parent)
+
+
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    file = Path(frame.filename).resolve()
+    if not file.is_file():
+        return bool(_CELL.search(frame.filename))
     # Of installed code: the folders of Python itself, and all on its path that packages were installed into.
-    libraries = _installed(tuple(sys.path))
-    for frame in reversed(frames):
-        file = Path(frame.filename).resolve()
-        if file.is_relative_to(package):
-            return None
-        if file.is_file() and not any(map(file.is_relative_to, libraries)):
-            return frame
-    return None
+    return not _is_ours(frame) and not any(map(file.is_relative_to, _installed(tuple(sys.path))))
+
+
+def _place(frame: traceback.FrameSummary, whole: bool = False) -> str:
+    """Return the line of a frame with its file, whole or by its name, or with its cell as the notebook numbers it."""
+    path = Path(frame.filename).resolve()
+    name = str(path) if whole and path.is_file() else path.name
+    ipython = sys.modules.get("IPython")
+    compiler = getattr(ipython.get_ipython() if ipython else None, "compile", None)
+    name_of = getattr(compiler, "format_code_name", lambda filename: None)  # which versions before 8 have not
+    return f"{' '.join(name_of(frame.filename) or (name,))}, line {frame.lineno}"
 
 
 @lru_cache(maxsize=1)  # a reward may fail for each of thousands of rollouts, and folders of packages are large
@@ -157,7 +182,7 @@ def users_errors() -> Iterator[None]:
         raise
     except BaseException as error:  # whatever a user's code raises, as pytest.fail; the traceback tells whose it is
         if frame := _users_frame(traceback.extract_tb(error.__traceback__)):
-            location = f"{Path(frame.filename).resolve()}, line {frame.lineno}, in {frame.name}"
+            location = f"{_place(frame, whole=True)}, in {frame.name}"
             raise ConfigError(f"your own code raised {exception_line(error)} ({location}); fix it") from error
         raise
 

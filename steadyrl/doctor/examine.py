@@ -185,12 +185,12 @@ def examine(run: Run, checks: Sequence[Check[Run]] = CHECKS) -> Diagnosis:
 Log = PathLike[str] | str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
-def diagnose(log: Log, settings: object = None, names: Mapping[str, str] | None = None) -> list[Diagnosis]:
+def diagnose(log: Log | object, settings: object = None, names: Mapping[str, str] | None = None) -> list[Diagnosis]:
     """Read and examine every run of a file or folder, or of rows in memory.
 
     Args:
-        log: The path of a log, of a run, or of a folder of several; or rows, such as ``trainer.state.log_history``: a
-            dict for each step, a dict of columns, or a DataFrame of pandas or polars.
+        log: The path of a log, of a run, or of a folder of several; a trainer of transformers or TRL; or rows, such as
+            ``trainer.state.log_history``: a dict for each step, a dict of columns, or a DataFrame of pandas or polars.
         settings: The trainer's own settings, such as ``trainer.args`` or a dict; those that the log holds count more.
         names: What metrics of names of your own are: ``{"policy_divergence": "kl_ref_k3"}``. The names that they stand
             for are those of docs/metrics.md, with their units, or common ones such as "kl", of no certain unit.
@@ -199,7 +199,10 @@ def diagnose(log: Log, settings: object = None, names: Mapping[str, str] | None 
         RunError: There is nothing, or something that cannot be read.
         ConfigError: A name stands for nothing that is known, or is not in the log; or the settings are none.
     """
-    diagnoses, unreadable = diagnose_all(log, settings, names)
+    rows: Any = getattr(getattr(log, "state", None), "log_history", log)
+    if rows is not log and settings is None:
+        settings = getattr(log, "args", None)
+    diagnoses, unreadable = diagnose_all(rows, settings, names)
     for problem in unreadable.values():
         raise RunError(problem)
     require_named(names or {}, [diagnosis.run for diagnosis in diagnoses])

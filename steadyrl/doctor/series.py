@@ -273,7 +273,7 @@ class Run:
     def left_out(self) -> str:
         """The first of the names that could not be placed, as a sentence."""
         remainder = f" and {len(self.unknown) - MOST_UNKNOWN} more" if len(self.unknown) > MOST_UNKNOWN else ""
-        return f"not known, and left out: {', '.join(self.unknown[:MOST_UNKNOWN])}{remainder}"
+        return f"not read: {', '.join(self.unknown[:MOST_UNKNOWN])}{remainder}"
 
     def changes(self, finding: Finding) -> list[str]:
         """Return a finding's overrides with what each setting was, where that is known."""
@@ -285,7 +285,8 @@ class Run:
             old, rate = self.settings.get(name), self.get("learning_rate")
             if old is None and name == "learning_rate" and rate is not None:
                 old = rate.greatest
-            was = "" if old is None else f" (it is {old:.3g})" if isinstance(old, float) else f" (it is {old})"
+            shown = f"{old:.3g}" if isinstance(old, float) else old
+            was = " (the log does not say what it is)" if old is None else f" (it is {shown})"
             described.append(f"{key}={value}{was}")
         return described
 

@@ -117,7 +117,12 @@ def newest_run(folder: Path) -> RunDir | None:
 
 
 def run_job(
-    job: Job, folder: Path, before: RunDir | None, event: Callable[[Event], None], stop: Callable[[Records], bool]
+    job: Job,
+    folder: Path,
+    before: RunDir | None,
+    event: Callable[[Event], None],
+    stop: Callable[[Records], bool],
+    accept_changed_data: bool = False,
 ) -> RunDir:
     """Make the run of a job in this process, or go on with ``before``; ``stop`` is asked after every step.
 
@@ -133,7 +138,8 @@ def run_job(
     watch = Watch(
         steps=lambda total: event((job.key, "begin", (len(records), total))), step=step, stop=lambda: stop(records)
     )
-    return launch.run(None if before is not None else config_to_start(job, folder), resume=before, watch=watch)
+    config = None if before is not None else config_to_start(job, folder)
+    return launch.run(config, (), before, watch, accept_changed_data)
 
 
 def config_to_start(job: Job, folder: Path) -> Config:

@@ -198,7 +198,12 @@ def _resume(directory: RunDir, overrides: Sequence[str], watch: Watch, accept_ch
             # The next backend need not know what a former one's own settings say by default.
             recorded["backend"]["args"] = args.model_dump(exclude_defaults=True)
         settings = configs.resolve(recorded, overrides)
-        session = _session(settings)
+        try:
+            session = _session(settings)
+        except DataError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise DataError(f"{error}; if the data moved, say where to: task.args.path=PATH") from error
+            raise
         _require_unfinished(directory, session.config)
         accepted = _changed_data(directory, session, accept_changed_data)
         _require_same_model(directory, session)

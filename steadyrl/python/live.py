@@ -6,10 +6,12 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
 from steadyrl.core.counting.count import duration
+from steadyrl.core.errors import users_traceback
 from steadyrl.core.metrics import describe
 from steadyrl.core.plugins import require
 from steadyrl.doctor.live import Change
@@ -18,7 +20,7 @@ from steadyrl.python.curve import reward_curve
 from steadyrl.show.report.rows import describe_action
 
 _UPDATE_S = 1.0  # a notebook keeps what it is sent, and its page redraws the cell
-_MAX_LINES = 8  # of notes and findings, the newest
+_MAX_LINES = 8  # of notes and findings, the newest; the others are folded
 _TABLE_METRICS = {
     "reward/mean": "reward",
     "kl_ref_k1_seq": "KL to the reference",
@@ -41,20 +43,23 @@ class NotebookView:
         display = require("IPython.display")
         # transformers imports tqdm, which warns in red that its bars need another package: this view needs none.
         warnings.filterwarnings("ignore", message="IProgress not found")
-        self._html = display.HTML
-        self._handle = display.display(self._html(""), display_id=True)
         self._total_steps, self._first_step_end = 0, 0.0  # time of a step is measured after the first
         self._rewards: list[tuple[int, float | None]] = []
         self._record: Mapping[str, Any] = {}
         self._phase, self._count = "", ""
         self._lines: list[str] = []
         self._updated = 0.0
+        self._over = False
+        self._handle = display.display(self, display_id=True)
 
     def __enter__(self) -> NotebookView:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            vars(error)["_render_traceback_"] = partial(users_traceback, error)  # is called by notebooks
         self._phase = self._count = ""
+        self._over = True
         self._update(at_once=True)
 
     @property
@@ -104,10 +109,12 @@ class NotebookView:
         now = time.monotonic()
         if at_once or now - self._updated >= _UPDATE_S:
             self._updated = now
-            self._handle.update(self._html(self.page()))
+            self._handle.update(self)
 
-    def page(self) -> str:
-        """Return what the cell shows, as HTML."""
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), *self._lines])
+
+    def _repr_html_(self) -> str:
         rows = []
         for name, heading in _TABLE_METRICS.items():
             if (value := self._record.get(name)) is not None:
@@ -116,16 +123,19 @@ class NotebookView:
                 rows.append(f"<tr><td>{heading}</td><td><b>{value:.3g}</b></td><td>{escape(unit)}</td></tr>")
         blocks = [f"<b>{escape(self._headline())}</b>", f"<table>{''.join(rows)}</table>" if rows else ""]
         blocks.append(reward_curve(self._rewards))
-        blocks += [f"<div>{escape(line)}</div>" for line in self._lines[-_MAX_LINES:]]
+        lines = [f"<div>{escape(line)}</div>" for line in self._lines]
+        if earlier := lines[:-_MAX_LINES]:
+            blocks.append(f"<details><summary>earlier lines: {len(earlier)}</summary>{''.join(earlier)}</details>")
+        blocks += lines[-_MAX_LINES:]
         return f'<div style="font: 14px/1.5 system-ui, sans-serif">{"".join(blocks)}</div>'
 
     def _headline(self) -> str:
         activity = " ".join(filter(None, (self._phase, self._count)))
         if not self._record:
-            return activity or "starting"
+            return activity or ("no step was made" if self._over else "starting")
         done = self._record["step"] + 1
         line = f"step {done - 1} ({done} of {self._total_steps} done)"
-        if len(self._rewards) > 1 and done < self._total_steps:
+        if len(self._rewards) > 1 and done < self._total_steps and not self._over:
             seconds = (time.monotonic() - self._first_step_end) / (len(self._rewards) - 1) * (self._total_steps - done)
             line += f", about {duration(seconds)} left"
         return f"{line}; {activity}" if activity else line

@@ -93,6 +93,8 @@ class Run(RunDir):
         try:
             steps = self.resolved().get("run", {}).get("steps")
             lines = [f"{self.status}, {len(self.metrics())} of {counted(steps, 'step')}"]
+            if not self.metrics():
+                return lines
             report = read_report(self.path)
         except SteadyError as error:  # it has made no step, or a file is damaged: showing a run must not raise
             return [str(error)]

@@ -1,8 +1,11 @@
 import sys
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from steadyrl.cli import activity
-from steadyrl.cli.activity import following
+from steadyrl.cli.activity import drawing_console, following
 from steadyrl.core.counting.count import begin, tell
 
 
@@ -45,3 +48,24 @@ def test_each_count_has_its_own_time_between_lines(monkeypatch, capsys):
         tell("completions", 4, 4)
         tell("completions", 1, 4)  # the next ones
     assert capsys.readouterr().err == "    completions: 2 of 4\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "drawn"),
+    [
+        (SimpleNamespace(isatty=lambda: True), {"TERM": "xterm-256color"}, True),
+        (SimpleNamespace(isatty=lambda: False), {"TERM": "xterm-256color", "FORCE_COLOR": "3"}, False),
+        (SimpleNamespace(isatty=lambda: True), {"TERM": "xterm-color", "GIT_PAGER": "cat", "FORCE_COLOR": "1"}, False),
+        (SimpleNamespace(isatty=lambda: True), {"TERM": "xterm", "GIT_PAGER": "cat"}, True),
+        (SimpleNamespace(write=print), {"TERM": "xterm"}, False),  # a stream of the user's own
+    ],
+    ids=["terminal", "file", "notebook", "pager", "stand-in"],
+)
+def test_a_display_is_drawn_anew_in_a_terminal_alone(monkeypatch, stream, environment, drawn):
+    for name in ("TERM", "GIT_PAGER", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream)
+        assert drawing_console(stderr=name == "stderr").is_terminal is drawn

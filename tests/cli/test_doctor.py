@@ -422,7 +422,7 @@ def test_names_left_out_of_a_log_of_nobody_known_are_shown_and_can_be_explained(
     rows = ({"step": i, "avg_return": 0.2 + i / 90, "wander": 0.01 * i * i, "gnorm": 1.0 + i % 4} for i in range(80))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     _, out, _ = doctor(path)
-    assert "not known, and left out: wander; --name wander=OURS says what one is" in out
+    assert "not read: wander; --name wander=OURS says what one is" in out
     code, out, _ = doctor(path, "--name", "wander=kl_ref_k1_seq")
     assert code == 1
     assert "kl_runaway" in out
@@ -430,3 +430,28 @@ def test_names_left_out_of_a_log_of_nobody_known_are_shown_and_can_be_explained(
         code, _, err = doctor(path, "--name", wrong)
         assert code == 2
         assert why in err
+
+
+def test_a_report_says_how_the_first_things_went_and_nothing_twice(doctor, tmp_path):
+    path = tmp_path / "rare.jsonl"
+    rows = (
+        {"step": i, "reward": float(i in (4, 31)) / 8, "loss": 0.7 * (i in (4, 31)), "reward_std": 0.0}
+        for i in range(60)
+    )
+    path.write_text("".join(json.dumps({**row, "kl": 0.01 * row["step"]}) + "\n" for row in rows))
+    for full in ((), ("--full",)):
+        out = doctor(path, *full)[1]
+        assert "course, first rows to last: reward 0.0208 -> 0, kl 0.025 -> 0.565" in out
+    lines = [line.strip() for line in out.splitlines() if line.strip().startswith("- ")]
+    assert len(lines) == len(set(lines))
+
+
+def test_a_change_of_a_setting_that_the_log_does_not_hold_says_so(doctor, tmp_path):
+    path = tmp_path / "spikes.jsonl"
+    same = {"reward_std": 0.3, "frac_reward_zero_std": 0.1, "completions/clipped_ratio": 0.0, "learning_rate": 1e-5}
+    kl = dict.fromkeys(range(1, 41), 0.002) | {12: 90.0, 13: 40.0, 25: 300.0}
+    rows = ({"step": step, "reward": 0.4 + 0.1 * (step % 3), "kl": kl[step], **same} for step in kl)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    changes = [line.strip() for line in doctor(path)[1].splitlines() if line.strip().startswith("change: ")]
+    assert changes[0].endswith("(it is 1e-05)")
+    assert changes[1] == "change: num_iterations=1 (the log does not say what it is)"

@@ -154,6 +154,33 @@ def test_an_override_that_is_none_is_refused(refused):
     assert "'steps' is no override; expected section.key=value" in refused("train", "config.toml", "steps")
 
 
+@pytest.mark.parametrize("option", ["--learning-rate=1e-3", "--epochs", "-s"])
+def test_an_option_that_is_none_is_told_how_settings_are_given(refused, option):
+    for command in ("train", "preflight"):
+        message = refused(command, "config.toml", option)
+        assert f"`steadyrl {command}` has no option {option.partition('=')[0]};" in message
+        assert "no dashes, as in run.steps=200" in message
+
+
+def test_an_option_like_another_is_answered_with_that_one(steadyrl):
+    code, _, stderr = steadyrl("train", "--resum", "somewhere")
+    assert code == 2 and "--resume" in stderr and "run.steps=200" not in stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("doctor", "RUN", "--report"), ("compare", "RUN", "RUN", "--report"), ("report", "RUN", "RUN", "--to")]
+)
+def test_a_file_in_the_place_of_a_reports_folder_is_refused_before_the_work(steadyrl, finished, here, command):
+    (here / "mine.txt").write_text("kept")
+    words = [finished if word == "RUN" else word for word in command]
+    code, stdout, stderr = steadyrl(*words, here / "mine.txt")
+    assert (code, stdout) == (2, "") and command[-1] in stderr and (here / "mine.txt").read_text() == "kept"
+
+
+def test_a_device_without_a_log_is_not_called_missing(refused):
+    assert refused("doctor", "/dev/null").startswith("'/dev/null' is no file and no folder; check the path")
+
+
 def test_an_unknown_task_reward_algorithm_or_backend_is_named(refused, here):
     assert "no task is called 'promts'; did you mean 'prompts'?" in refused("train", "config.toml", "task.name=promts")
     assert "no reward is called 'lenght'; did you mean" in refused("train", "config.toml", "rewards.lenght=1")

@@ -181,6 +181,9 @@ def test_columns_are_found_by_name_or_by_being_the_only_text():
         find_columns(path, [{"one": "a", "two": "b"}], "", "")
     with pytest.raises(DataError, match="has no column 'three'; its columns are one"):
         find_columns(path, [{"one": "a"}], "three", "")
+    with pytest.raises(DataError, match=r"no column with a text or messages in every row.*columns are title, body"):
+        find_columns("blank.csv", [{"title": "", "body": " "}, {"title": "", "body": "\t"}], "", "")
+    assert find_columns("mine.csv", [{"title": "", "body": "x"}, {"title": "", "body": "y"}], "", "") == ("body", "")
     with pytest.raises(DataError, match=r"no column with a text or messages in every row.*columns are question, n"):
         find_columns(path, [{"question": 5, "n": 1}, {"question": "a", "n": 2}], "", "")
 
@@ -199,3 +202,19 @@ def test_what_is_there_is_not_overwritten(tmp_path):
     with pytest.raises(ConfigError, match=r"rewards.py' is there already; move it, or name another folder"):
         new_command(tmp_path)
     assert not (tmp_path / "config.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "noted"),
+    [
+        ("Tell a joke,17", True),
+        ("Which town lies on the Spree?,Berlin", True),
+        ("request,answer", False),
+        ("the request,gold answer", False),
+    ],
+)
+def test_a_first_line_that_is_no_line_of_names_is_noted(tmp_path, capsys, line, noted):
+    needs.package("torch")
+    (tmp_path / "mine.csv").write_text(f"{line}\n" + "".join(f"Tell joke {n},{n}\n" for n in range(6)))
+    new_command(tmp_path / "out", tmp_path / "mine.csv", prompt=line.split(",")[0])
+    assert ("put a line of names above it" in capsys.readouterr().err) is noted

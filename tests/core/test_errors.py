@@ -1,8 +1,11 @@
 """What exceptions of other people's code look like where they are shown."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
-from steadyrl.core.errors import ConfigError, exception_line, users_errors, without_keys
+from steadyrl.core.errors import ConfigError, exception_line, raised_line, users_errors, without_keys
 from steadyrl.core.types import Problem
 from steadyrl.loop.rewards.functions import per_rollout
 from steadyrl.loop.rewards.trl import from_trl
@@ -124,3 +127,46 @@ def test_what_is_installed_anywhere_on_the_path_is_a_library(users, tmp_path, mo
     with pytest.raises(ConfigError) as caught, users_errors():
         users[1]["leaves"]()
     assert (str(users[0]) in str(caught.value)) is not installed
+
+
+class Shell:
+    """Stands in for IPython, with a compiler that numbers its cells."""
+
+    def __init__(self, *cells):
+        self.compile = self if cells else None
+        self._cells = cells
+
+    def format_code_name(self, name):
+        return ("Cell", f"In[{self._cells.index(name) + 1}]") if name in self._cells else None
+
+
+@pytest.mark.parametrize(
+    ("name", "shell", "place"),
+    [
+        ("/no/ipykernel_12/345.py", Shell("/no/ipykernel_12/1.py", "/no/ipykernel_12/345.py"), "Cell In[2], line 2"),
+        ("/no/ipykernel_12/345.py", None, "345.py, line 2"),
+        ("<ipython-input-7-a1b2>", Shell(), "<ipython-input-7-a1b2>, line 2"),  # as the old IPython of Colab says
+        ("<python-input-3>", None, "<python-input-3>, line 2"),
+        ("<attrs generated init>", Shell("/no/ipykernel_12/345.py"), "test_errors.py, line"),  # a library's own
+    ],
+)
+def test_what_a_cell_raises_names_the_cell_and_its_line(monkeypatch, name, shell, place):
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    names = {}
+    exec(compile("def divides(text):\n    return 7 / len(text)\n", name, "exec"), names)
+    with pytest.raises(ConfigError) as caught, users_errors():
+        names["divides"]("")
+    assert raised_line(caught.value.__cause__).startswith(f"ZeroDivisionError: division by zero ({place}")
+    assert place in str(caught.value)
+
+
+def test_a_notebook_shows_of_an_error_the_users_lines_and_the_message(tmp_path):
+    file, names = tmp_path / "mine.py", {"Problem": Problem}
+    file.write_text("def asks():\n    return Problem(31, '?')\n")
+    exec(compile(file.read_text(), file, "exec"), names)
+    with pytest.raises(ConfigError) as caught:
+        names["asks"]()
+    *lines, message = caught.value._render_traceback_()
+    assert message == f"ConfigError: {caught.value}" and "31" in message
+    assert lines[-1] == "mine.py, line 2\n    return Problem(31, '?')\n"
+    assert not any("arguments.py" in line for line in lines)

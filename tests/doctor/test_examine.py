@@ -261,7 +261,10 @@ def test_settings_may_be_an_object_of_them_and_others_are_refused():
     rows = [{"step": i, "reward": i / 50, "grad_norm": 1.0} for i in range(40)]
     args = {"learning_rate": 3e-5, "max_completion_length": 77}
     runs = [diagnose(rows, settings)[0].run for settings in (args, SimpleNamespace(**args), Args(args))]
+    trainer = SimpleNamespace(state=SimpleNamespace(log_history=rows), args=Args(args))
+    runs += [diagnose(trainer)[0].run, diagnose(trainer, {"max_completion_length": 77})[0].run]
     assert all(run.config["max_completion_length"] == 77 for run in runs)
+    assert [run.config.get("learning_rate") for run in runs] == [3e-5] * 4 + [None]
     for wrong in ("learning_rate=1e-5", [1e-5], 7):
         with pytest.raises(ConfigError, match="for the settings; expected a dict"):
             diagnose(rows, wrong)
@@ -282,7 +285,7 @@ def test_a_diagnosis_shows_who_wrote_the_log_what_was_left_out_and_what_to_chang
     (unplaced,) = diagnose(rows)
     first, verdict, left_out, *_ = repr(unplaced).splitlines()
     assert first == "the rows: an unknown trainer, 40 rows (0 to 39)" and verdict.strip().startswith(unplaced.verdict)
-    assert left_out.strip() == "not known, and left out: mystery"
+    assert left_out.strip() == "not read: mystery"
     cut = [
         {"step": i, "reward": 0.5, "reward_std": 0.2, "completions/mean_length": 90, "completions/clipped_ratio": 0.9}
         for i in range(40)

@@ -351,6 +351,8 @@ def test_settings_through_a_pipe_are_read_once_and_recorded(settings, tmp_path):
 def test_a_run_goes_on_where_its_data_moved_and_with_the_threads_and_trackers_of_another_machine(settings, tmp_path):
     found = run(settings)
     moved = (tmp_path / "prompts.jsonl").rename(tmp_path / "moved.jsonl")
+    with pytest.raises(DataError, match=r"there is no file .*prompts\.jsonl; .*say where to: task\.args\.path=PATH"):
+        run(overrides=["run.steps=5"], resume=found)
     with pytest.raises(DataError, match=r"there is no file .*prompts\.jsonl; check the path"):
         run(overrides=["run.steps=5"], resume=found)
     resumed = run(overrides=["run.steps=5", f"task.args.path={moved}", "backend.threads=1"], resume=found)

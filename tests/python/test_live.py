@@ -17,7 +17,8 @@ from steadyrl.python.train import train
 def pages(monkeypatch):
     """Stand in for IPython; return the pages that the cell showed."""
     shown = []
-    display = SimpleNamespace(HTML=str, display=lambda page, display_id: SimpleNamespace(update=shown.append))
+    handle = SimpleNamespace(update=lambda view: shown.append(view._repr_html_()))
+    display = SimpleNamespace(display=lambda view, display_id: handle)
     kernel = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
@@ -71,13 +72,36 @@ def test_time_left_is_that_of_the_steps_so_far(pages, monkeypatch):
             clock.now += 2.0
         clock.now -= 2.0
         # Three steps in six seconds: the other six take twelve.
-        assert "step 3 (4 of 10 done), about 12 s left" in view.page()
+        assert "step 3 (4 of 10 done), about 12 s left" in view._repr_html_()
+
+
+def test_a_cell_that_is_over_says_no_time_left_and_folds_the_earlier_lines(pages):
+    with pytest.raises(KeyboardInterrupt) as caught, live.NotebookView() as view, view.watch.around(50):
+        for number in range(11):
+            view.note(f"note {number}")
+        for step in range(3):
+            view.watch.step({"step": step, "reward/mean": 0.0})
+        assert "(3 of 50 done), about" in view._repr_html_()
+        raise KeyboardInterrupt
+    line, text = caught.value._render_traceback_()
+    assert line.startswith("test_live.py, line ") and text == "KeyboardInterrupt"
+    shown = view._repr_html_()
+    assert "<b>step 2 (3 of 50 done)</b>" in shown
+    assert "<summary>earlier lines: 3</summary><div>note 0</div><div>note 1</div><div>note 2</div></details>" in shown
+    assert repr(view).splitlines() == ["step 2 (3 of 50 done)", *(f"note {number}" for number in range(11))]
+
+
+def test_a_cell_whose_run_did_not_begin_says_so(pages):
+    with pytest.raises(ValueError), live.NotebookView() as view:
+        view.watch.phase("reading the data")
+        raise ValueError
+    assert "no step was made" in pages[-1] and "reading" not in pages[-1]
 
 
 def test_text_of_a_model_cannot_be_markup(pages):
     view = live.NotebookView()
     view.note("<script>alert(1)</script>")
-    assert "<script>" not in view.page() and "&lt;script&gt;" in view.page()
+    assert "<script>" not in view._repr_html_() and "&lt;script&gt;" in view._repr_html_()
 
 
 def test_a_curve_reaches_from_its_least_to_its_greatest_value():

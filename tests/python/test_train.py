@@ -235,10 +235,10 @@ def test_a_run_shows_itself(here):
     assert f"{before:.3f} → {after:.3f}" in page
 
 
-def test_a_run_without_a_step_shows_why_there_is_nothing_to_show(here):
+def test_a_run_without_a_step_shows_how_many_were_planned(here):
     run = toy(steps=1)
     (run.path / "metrics.jsonl").unlink()
-    assert "no steps" in repr(run) and "<svg" not in run._repr_html_()
+    assert repr(run).endswith("finished, 0 of 1 step") and "<svg" not in run._repr_html_()
     with pytest.raises(RunError, match="there is no step to draw yet"):
         run.plot()
 

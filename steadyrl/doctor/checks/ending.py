@@ -11,7 +11,7 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import direction, fell, heldout_rises, learns, number, rises, setting
+from steadyrl.doctor.statistics.readings import direction, ends, fell, heldout_rises, learns, number, rises, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -83,7 +83,7 @@ def _shows_limit(length: Series) -> bool:
 @check("truncated")
 def truncated(run: Run) -> Result:
     if (measured := cut_off(run)) is None:
-        return Unknown("the log has no share of completions cut off, and their lengths show no limit", ("truncated",))
+        return Unknown("the log has no share of completions cut off, and no lengths that show a limit", ("truncated",))
     share, basis = measured
     level = float(share.values[-max(5, int(LATE * len(share))) :].mean())
     start, limit = float(share.values[: max(AT_FIRST, len(share) // 10)].mean()), setting(run, "max_new_tokens")
@@ -113,7 +113,7 @@ def truncated(run: Run) -> Result:
     harmless |= cause == "limit_too_low" and learns(run) is True and heldout_rises(run) is True
     ended, roughly = run.get("ended_tokens"), "about " if basis and level < 1.0 else ""
     no_end_token = ended is not None and share.source == ended.source
-    course = f"share cut off: {number(start)} at the start, {number(level)} at the end"
+    course = "share cut off: {} at the start, {} at the end".format(*ends(share))
     if len(share) == 1:
         course = f"share cut off: {number(level)} in the only row"
     longest = run.get("length_max")

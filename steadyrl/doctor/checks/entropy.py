@@ -13,6 +13,7 @@ from steadyrl.doctor.checks.kl_penalty import resting
 from steadyrl.doctor.checks.sampler import sampling_gap
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics import readings
+from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import number
 from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import TOKEN, find, together
@@ -82,6 +83,11 @@ def _collapse_cause(run: Run, onset: int | None) -> tuple[str, tuple[str, ...]]:
         return "distilled", (readings.levels("the KL to the teacher", run.needed("kl_teacher")),)
     if idle := readings.nothing_to_learn(run):
         return "constant_reward", (idle,)
+    course = None if reward is None else measure(reward)
+    if course is not None and onset is not None:
+        best, top = float(course.means.max()), int(course.steps[course.means.argmax()])
+        if top > onset and best - course.first > course.least:  # a later fall is another check's
+            return "learned", (*evidence, f"the reward rose on to {number(best)} at step {top}")
     bonus = _bonus(run)
     return "unknown", (*(() if bonus is None else (f"the entropy bonus is {bonus:g}",)), *evidence)
 

@@ -7,11 +7,10 @@ import numpy as np
 from steadyrl.core.types import Severity
 from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
-from steadyrl.doctor.checks.signal import signal_lost
 from steadyrl.doctor.remedies import Value
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
-from steadyrl.doctor.statistics.readings import coincident_cause, learns, levels, number, rises, setting
+from steadyrl.doctor.statistics.readings import coincident_cause, learns, levels, number, rises, setting, signal_lost
 from steadyrl.doctor.statistics.signals import BURSTS_FROM, MIN_STEPS, bursts, first_lasting, head, tail
 
 SPIKE_FACTOR = 5.0  # times the usual norm; noise of a factor 1.6 (lognormal, 0.5) reaches it once in a thousand steps
@@ -50,7 +49,9 @@ HOW_TO_LOG = {
 def grad_norm(run: Run) -> Result | list[Result]:
     if (norm := run.get("grad_norm")) is None:
         hint = HOW_TO_LOG.get(run.trainer, HUGGING_FACE if run.trainer.startswith("trl-") else OWN_LOOP)
-        who = "" if run.trainer == "unknown" else f"{run.trainer}: "
+        who = f"{run.trainer}: " if hint != OWN_LOOP else ""
+        if run.series.get("grad_norm"):
+            return Unknown("no gradient norm in the log is a finite number")
         return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
     if fault := _zero(run, norm) or _erratic(run, norm):
         return fault
@@ -115,7 +116,10 @@ def _erratic(run: Run, norm: Series) -> Result:
 
 
 def _spikes(run: Run, norm: Series) -> Result:
-    far = bursts(norm, SPIKE_FACTOR)
+    far, idle = bursts(norm, SPIKE_FACTOR), signal_lost(run)
+    if idle is not None:  # steps without any signal have a gradient near 0, and lower what is usual
+        taught = norm.select(~np.isin(norm.steps, idle[0].steps[idle[0].values >= 1.0]))
+        far = far[np.isin(norm.steps[far], taught.steps[bursts(taught, SPIKE_FACTOR)])]
     if not len(far):
         return None
     cause, reason = coincident_cause(run, norm.steps[far], SPIKES_WITH)
@@ -123,7 +127,6 @@ def _spikes(run: Run, norm: Series) -> Result:
     first, highest = norm.steps[far[0]], float(norm.values[top])
     # Spikes far below where norms are clipped move the weights no further than others.
     small = highest <= FAR_ABOVE * (setting(run, "max_grad_norm") or USUAL_LIMIT)
-    idle = signal_lost(run)  # steps without any signal have a gradient near 0, and lower what is usual
     harmless = (idle is not None and float(idle[0].values.mean()) > NO_SIGNAL_MANY) or learns(run)
     return Found(
         cause,

@@ -74,10 +74,10 @@ def reward_hacking(run: Run) -> Result | list[Result]:
         fall = f"{'heldout/' if heldout else ''}{name} falls from {number(levels.first)} to {number(levels.end)}"
         ends = f"from {number(rewards.first)} to {number(max(rewards.end, rewards.late))}"
         rise = f"the reward {'rises' if rewards.rose else 'goes'} {ends}"
-        evidence = f"{levels.explained if levels.fell else line}; of the reward {rewards.explained}"
+        noise = levels.explained if levels.ordered else f"{name}: {levels.explained if levels.fell else line}"
         cause = "held_out_falls" if grave else "part_falls"
         severity: Severity = "info" if not grave else "critical" if rewards.rose else "warning"
-        results.append(Found(cause, severity, int(onset), f"{rise} while {fall}", (f"{name}: {evidence}",)))
+        results.append(Found(cause, severity, int(onset), f"{rise} while {fall}", (fall, noise)))
     return results
 
 

@@ -23,6 +23,7 @@ FAR_STEP = 8.0  # usual step-to-step changes of the mean prediction
 FAR_OFF = 1.0  # standard deviations of the returns, by which the prediction has to jump
 REWARD_STAYS = 4.0  # usual step-to-step changes of the reward
 NO_SPREAD = 1e-6  # of the spread before
+SURER = 0.9  # of the entropy before
 LOST = ("empty", "truncated", "reward_unscored")
 
 
@@ -83,18 +84,24 @@ def _policy_jumps(run: Run, step: int) -> bool:
 
 
 def _selected(run: Run, step: int) -> bool:
-    """Return True if a policy that chose the best of its completions earns the new rewards: that is quick learning."""
+    """Return True if a policy that chose the best of its completions earns the new rewards: that is quick learning.
+
+    Its KL to the reference grows meanwhile, or where none is logged its entropy falls by a tenth.
+    """
     reward_max, reward, kl = run.get("reward_max"), run.needed("reward"), find(run, "kl_ref")
-    if reward_max is None or kl is None:
+    entropy = find(run, "entropy") if kl is None else None
+    moved = kl or entropy
+    if reward_max is None or moved is None:
         return False
     (before, after), (near, far) = (
         (within(series, step - WINDOW, step - 1).values, within(series, step, step + WINDOW - 1).values)
-        for series in (reward, kl)
+        for series in (reward, moved)
     )
     earned = float(reward_max.values[reward_max.steps < step].max(initial=-np.inf))
     if not min(map(len, (before, after, near, far))):
         return False
-    return bool(before.mean() < after.mean() <= earned and near.mean() < far.mean())
+    changed = near.mean() < far.mean() if entropy is None else far.mean() < SURER * near.mean()
+    return bool(before.mean() < after.mean() <= earned and changed)
 
 
 def _sentence(name: str, jump: Jump, logarithm: bool) -> str:

@@ -131,7 +131,16 @@ def _impossible(run: Run) -> Result:
         return None
     message = f"the KL to the reference is above every possible entropy in {int(beyond.sum())} of {len(kl)} rows, up "
     message += f"to {number(kl.greatest)} nats per token: tokens that the policy all but excludes"
-    return Found("spikes", "warning", onset, message, evidence)
+    if not apart_at_start(run, kl):
+        return Found("spikes", "warning", onset, message, evidence)
+    first = f"{kl.source} is {number(kl.first)} at step {kl.steps[0]}, before any update: no learning rate makes that"
+    remedy = "See in what policy and reference differ before any update: precision, dropout, an adapter, another model."
+    return Found("spikes", "warning", onset, message, (first, *evidence), remedy, {})
+
+
+def apart_at_start(run: Run, kl: Series) -> bool:
+    """Return whether a KL per token is there before any update, so that it tells nothing of the updates' size."""
+    return kl.steps[0] <= 1 == run.averaged_over and kl.unit == TOKEN and kl.first >= AT_START[TOKEN]
 
 
 def _hidden(run: Run) -> Result:
@@ -307,7 +316,7 @@ def _zero_cause(run: Run, start: int, end: int) -> tuple[str, tuple[str, ...]]:
         return "no_update", ("the gradient norm is not finite in these steps, so that the optimizer skips them",)
     still, spread = gradient is not None and gradient.median <= STILL, during(readings.reward_spread(run))
     # Some steps had something to teach, and the policy would have moved in them.
-    taught = spread is not None and int((spread.values > readings.NO_SPREAD).sum()) >= LASTING
+    taught = spread is not None and int((spread.values > readings.LITTLE_SPREAD).sum()) >= LASTING
     if (idle := readings.nothing_to_learn(run)) and (still or (gradient is None and not taught)):
         return "no_advantage", (idle,)
     if still:

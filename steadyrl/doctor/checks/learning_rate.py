@@ -6,7 +6,7 @@ import numpy as np
 
 from steadyrl.doctor import remedies
 from steadyrl.doctor.check import Found, Result, check
-from steadyrl.doctor.checks.kl import BF16_RATE, ZERO
+from steadyrl.doctor.checks.kl import BF16_RATE, ZERO, apart_at_start
 from steadyrl.doctor.checks.kl_penalty import RESTS, STRONG, penalty_balance, penalty_gradient, penalty_pays
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
@@ -99,7 +99,7 @@ def _leap(run: Run) -> tuple[int, str] | None:
     tells their size where it is not logged.
     """
     kl = find(run, "kl_ref")
-    if kl is None or len(kl) <= LASTING:
+    if kl is None or len(kl) <= LASTING or apart_at_start(run, kl):
         return None
     near, far = kl.values[:-3] < LEAP_FROM * kl.values[1:-2], kl.values[1:-2] > LOST_UPDATE
     stays = np.minimum(kl.values[2:-1], kl.values[3:]) > LOST_UPDATE / 2.0  # an estimate of one step may be one token's

@@ -66,7 +66,7 @@ def _shrink_cause(run: Run, fallen: dict[str, Levels], nothing_left: bool) -> tu
     any_length = best is not None and float((best.values == best.greatest).mean()) > MOSTLY
     along = min(correlation(run, changes=True), correlation(run, changes=False) if nothing_left and rose else 0.0)
     if along < -MOVES_TOGETHER and (nothing_left or not any_length):
-        return "length_reward", f"the reward follows the length (correlation {number(along)}): it pays for being short"
+        return "length_reward", f"shorter completions earn more (correlation of reward and length {number(along)})"
     if rose and fallen:
         return "length_reward", f"{next(iter(fallen))} fell in the same time: length was cheaper to give up"
     if cut is not None and head(cut, least=OPENING) > CUT_OFF_FIRST and tail(cut) < head(cut, least=OPENING) / 2:

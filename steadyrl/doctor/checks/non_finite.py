@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import starmap
+
 import numpy as np
 
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Found, Result, check
 from steadyrl.doctor.series import Run
 from steadyrl.doctor.statistics.signals import first_lasting
@@ -44,29 +47,38 @@ def non_finite(run: Run) -> Result:
     cause, reason = CAUSES.get(first, LOG_PROBS)
     together = sum(int(bad[0]) == onset for bad in broken.values()) > 1
     if together and onset == run.span[0]:
-        reason = "they were broken in the first row of the log, so that nothing tells which was first"
+        reason = "other numbers were broken in the first row, too, so that nothing tells which was first"
     elif together and cause == "values":
         reason = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
         cause, reason = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
-    names = ", ".join(name for name in lost if name != first)
-    when = "in the only row" if run.steps == 1 else f"{'from' if first in lost else 'at'} step {onset}"
+    logged_as = {name: next(s.source or name for s in run.series[name]) for name in broken}
+    names = ", ".join(logged_as[name] for name in lost if name != first)
+    rows, bad_rows = sum(map(len, run.series[first])), len(broken[first])
+    when = "in the only row" if run.steps == 1 else f"from step {onset}"
+    if first not in lost and run.steps > 1:
+        when = f"at step {onset}" if bad_rows == 1 else f"in {bad_rows} of {rows} rows, the first at step {onset}"
     if first in lost:
         when += ("" if run.steps == 1 else " to the end") + (
             f", and neither {'are' if ', ' in names else 'is'} {names}" if names else ""
         )
     elif lost:
         when += f", and {names} to the end"
-    times = {name: f"{len(bad)} time{'s' * (len(bad) > 1)}" for name, bad in broken.items()}
+    others = {logged_as[name]: bad for name, bad in broken.items() if name != first and run.steps > 1}
+    sentence = f"{logged_as[first]} is not finite {when}"
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
         "skipped_steps" if scaler else cause,
         "critical" if stays_broken else "info" if scaler else "warning",
         onset,
-        f"{first} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
-        tuple(f"{name}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items() if run.steps > 1),
+        f"{sentence}: {'' if lost else 'finite numbers follow; '}{reason}",
+        (sentence, *starmap(_broken_rows, others.items())),
         FIRST_GRADIENT if cause == "gradient" and onset == run.span[0] else "",
     )
+
+
+def _broken_rows(name: str, steps: np.ndarray) -> str:
+    return f"{name} is not finite in {counted(len(steps), 'row')}, first at step {steps[0]}"
 
 
 def _hidden(run: Run, broken: dict[str, np.ndarray]) -> bool:

@@ -70,8 +70,12 @@ def reward_flat(run: Run) -> Result:
             f"{number(worth)} would be worth having: run longer, or with more completions per step"
         )
     evidence = f"the change over all steps lies between {number(change.low)} and {number(change.high)} (95 %)"
-    if rests and change.high > worth:
+    if change.high < 0:
+        evidence = f"{evidence}: if anything it falls"
+    elif rests and change.high > worth:
         evidence = f"{evidence}, at most {percent(change.high / abs(level))} of its level"
+    elif change.detectable > worth:
+        pass  # another reason than its course says that it does not rise
     elif change.detectable:
         detectable = f"a change of {number(change.detectable)} would have been seen"
         evidence = f"{evidence}; {detectable}, {number(worth)} would be worth having"
@@ -159,12 +163,15 @@ def _near_reference(run: Run) -> str:
 
 def _mostly_least(reward: Series, rows: int, share: float) -> str:
     """Return a sentence if a log of so many rows has the least reward of all, exactly, in such a share of them."""
-    least, different = reward.least, len(np.unique(reward.values))
-    idle = int((reward.values == least).sum())
-    if len(reward) < rows or idle <= share * len(reward) or different < SEVERAL:
+    idle = int((reward.values == reward.least).sum())
+    if len(reward) < rows or idle <= share * len(reward) or len(np.unique(reward.values)) < SEVERAL:
         return ""
-    where = f"its least, in {idle} of {len(reward)} rows"
-    return f"the reward is exactly {number(least)}, {where}: no completion of those earns more"
+    return _least_sentence(reward)
+
+
+def _least_sentence(reward: Series) -> str:
+    where = f"its least, in {int((reward.values == reward.least).sum())} of {len(reward)} rows"
+    return f"the reward is exactly {number(reward.least)}, {where}: no completion of those earns more"
 
 
 def _noise_about_0(kl: Series | None) -> str:
@@ -190,12 +197,15 @@ def reward_constant(run: Run) -> Result:
     equal = len(after) > 0 and not varies and (start == 0 or rows >= CONSTANT_STEPS)
     if rows < (CONSTANT_ROWS if equal else CONSTANT_STEPS):
         if rows == len(reward) and run.covers(reward) < CONSTANT_STEPS:
-            return Unknown(f"{rows} equal rewards do not tell a constant one")
+            return Unknown(f"too few rows to tell a constant reward: {rows}")
         sentence = _mostly_least(reward, MOSTLY_ROWS, MOSTLY)
         if (frozen := _frozen(run, reward)) or not sentence or readings.learns(run) is not False:
             return frozen
         return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (readings.levels("it", reward),))
     before, reward_max = reward.values[:start], run.get("reward_max")
+    if start and last == reward.least and (before == last).mean() > MOSTLY:  # it hardly varied before
+        sentence = _least_sentence(reward)
+        return Found("mostly_least", "warning", int(reward.steps[0]), sentence, (readings.levels("it", reward),))
     spreads = np.zeros(0) if spread is None else spread.values[spread.steps < onset]
     # Whether no completion of the run earned more than all do now, and whether the policy has no entropy left.
     best = reward_max is not None and start > 0 and last >= reward_max.greatest - SAME
@@ -211,13 +221,17 @@ def reward_constant(run: Run) -> Result:
     if varies:
         cause, severity, reason = "normalised", "info", "only its mean is: it was centred before it was logged"
     elif not start:
-        cause, reason = "broken", "from the start: what scores them does not tell texts apart"
+        cause, reason = (
+            "broken",
+            "from the start: all completions deserve the same, or what scores them does not tell them apart",
+        )
     elif last >= before.max() - SAME and last - float(np.median(before[-NEAR_STEPS:])) <= near:
         cause, severity, reason = "solved", "info", "at the best level of the run: nothing is left to learn"
     elif alone:
         cause, reason = "one_text", "after it varied: the policy writes one text only, and better ones were lost"
-    message = f"the reward is exactly {number(last)} in {rows} rows, {reason}"
-    return Found(cause, severity, onset, message, (f"reward {number(last)} from step {onset} to {reward.steps[-1]}",))
+    message = f"the reward is exactly {number(last)} in {'the last' if start else 'all'} {rows} rows, {reason}"
+    evidence = f"it was {number(float(before.mean()))} in the mean of the {start} rows before" if start else reason
+    return Found(cause, severity, onset, message, (evidence,))
 
 
 def _frozen(run: Run, reward: Series) -> Result:
@@ -259,17 +273,20 @@ def reward_falling(run: Run) -> Result:
             cause,
             "critical" if cause == "large_update" else "warning",
             lost.step,
-            f"the reward fell at once and for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
-            (f"{int((reward.steps >= lost.step).sum())} rows from step {lost.step} on lie at {number(lost.after)}",),
+            f"the reward fell for good, from {number(lost.before)} to {number(lost.after)}{suffix}",
+            (f"these are the means before step {lost.step} and from then on",),
         )
     if course is None or run.covers(reward) < MIN_STEPS:
         return Unknown(f"{len(reward)} rows are too few to tell a falling reward from noise")
     loss = course.loss(worth)
     if loss is None or loss.before - loss.after <= _batch_noise(run, loss):
         return None
-    message = f"the reward fell from {number(loss.before)} to {number(loss.after)}{suffix}"
-    evidence = f"means of blocks: {number(loss.before)} before step {loss.step}, {number(loss.after)} from then on"
-    return Found(cause, "warning", loss.began(reward), message, (f"{evidence}; {course.explained}",))
+    onset = loss.began(reward)
+    early, late = readings.within(reward, loss.highest_from, onset - 1), reward.select(reward.steps >= onset)
+    before, after = (number(float(part.values.mean())) for part in (early, late))
+    message = f"the reward fell from {before} to {after}{suffix}"
+    evidence = f"these are the means of steps {early.steps[0]} to {early.steps[-1]} and of those after"
+    return Found(cause, "warning", onset, message, (f"{evidence}; {course.explained}",))
 
 
 def _batch_noise(run: Run, lost: Drop) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from steadyrl.doctor.checks.reward import shows_no_gain, worsens
 from steadyrl.doctor.names.shapes import pays_for_right
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics import readings
-from steadyrl.doctor.statistics.readings import number
-from steadyrl.doctor.statistics.signals import MIN_STEPS, first_lasting, head, tail
+from steadyrl.doctor.statistics.readings import ROWS, number, signal_lost
+from steadyrl.doctor.statistics.signals import MIN_STEPS, end_rows, first_lasting, head, tail
 from steadyrl.doctor.statistics.units import find, together
 
 LITTLE_SIGNAL = 0.7  # share of groups that teach nothing: less than a third of every batch is of use
@@ -24,12 +23,13 @@ NO_SIGNAL_AT_ALL, NEARLY_ALL = 0.999, 0.9
 AT_ONCE = 3  # rows
 LATE = 0.2  # of the run: how it is now, rather than how it began
 FIRST_ROWS = 5
-BETWEEN = 0.01  # of the usual loss: a least one below it may have been printed as 0
-ROWS = "rows in which "  # how what is known of whole batches begins
 LAST, STEPS = "last rows", "steps, as many as make whole rows so,"
 WRITES = re.compile(r"(?:write|save|log|print|dump|record|debug)_", re.IGNORECASE)
 ALIKE_WHEN_HOT = "They agree although they are sampled at temperature"
 CERTAIN, STILL, DONE = 0.3, 0.1, 0.9  # of the first entropy and gradient; of the way to the greatest reward
+RARE = "hardly ever pays"
+EARN = ("too_easy", "same_answers", "cut_off")  # causes with completions that earn something
+NO_TWO = "no two rewards of the run differ"
 RIGHT, WRONG = 0.6, 0.4  # of the way from the least to the greatest reward
 SAME, AT_END = 1e-9, 0.05  # of the rewards' range
 EQUAL, MOSTLY = 1e-3, 0.9  # relative to the rewards' range: printing and rounding; share of the rows
@@ -37,50 +37,6 @@ ALONG, ROWS_ALONG, SLOPE = 0.99, 10, (0.9, 1.1)  # correlation and slope of mean
 ENDLESS = 0.5  # share cut off, above which no level says that the problems are solved
 RARELY = 0.05  # share of the rows in which a part pays
 IDLE_ROWS, IDLE_STEPS, RARE_STEPS = 5, 10, 50  # what is hard to earn may first be earned after tens of steps
-
-
-def signal_lost(run: Run) -> tuple[Series, str] | None:
-    """Return the share of groups without any difference in reward and how it is known, or None where it is not."""
-    share = run.get("no_signal")
-    if share is not None:
-        return share, f"share of groups without signal ({share.source or 'no_signal'})"
-    low, high = run.get("advantage_min"), run.get("advantage_max")
-    logged = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
-    candidates = [(series, f"{ROWS}{series.source or name} is 0") for name, series in logged if series is not None]
-    least, greatest = run.get("reward_min"), run.get("reward_max")
-    if least is not None and greatest is not None:
-        least, greatest = together(least, greatest)
-        candidates.append((replace(greatest, values=greatest.values - least.values), f"{ROWS}all rewards are equal"))
-    if low is not None and high is not None:
-        low, high = together(low, high)
-        largest = replace(high, values=np.maximum(np.abs(low.values), np.abs(high.values)))
-        candidates.insert(0, (largest, f"{ROWS}all advantages are 0"))
-    # A trainer that skips what teaches nothing logs no advantages there.
-    longest = max((len(series) for series, _ in candidates), default=0)
-    if not candidates and (loss := _idle_losses(run)) is not None:
-        candidates, longest = [(loss, f"{ROWS}the loss is exactly 0")], len(loss)
-    for series, basis in candidates:
-        if 2 * len(series) > longest:
-            zeros = (series.values <= SAME).astype(float)
-            return replace(series, quantity="no_signal", unit="share", values=zeros), basis
-    return None
-
-
-def _idle_losses(run: Run) -> Series | None:
-    """Return the size of the loss, 0 where no group of a step taught anything; None where its zeros may be rounding.
-
-    Losses that are exactly 0 in many rows and large in the others, with nothing between, are of steps without a
-    gradient, if their rewards are the least or the greatest of all: those are what all completions have in common.
-    """
-    loss, reward = run.get("loss_policy") or run.get("loss"), run.get("reward")
-    if loss is None or reward is None:
-        return None
-    loss, reward = together(loss, reward)
-    size, zero = np.abs(loss.values), loss.values == 0
-    if min(zero.sum(), (~zero).sum()) < FIRST_ROWS or size[~zero].min() < BETWEEN * np.median(size[~zero]):
-        return None
-    at_end = np.isin(reward.values, (reward.least, reward.greatest))
-    return replace(loss, values=size) if at_end[zero].mean() >= MOSTLY else None
 
 
 @check("no_signal_groups")
@@ -111,25 +67,28 @@ def no_signal_groups(run: Run) -> Result:
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run, share if basis.startswith(ROWS) else None)
-    worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers")
+    earns = cause in EARN or reason.endswith(RARE)
+    worth_knowing = bool(learned) and early <= LITTLE_SIGNAL and earns
     if worth_knowing and late > LITTLE_SIGNAL and (stuck := _stuck(run)):
         cause, reason, worth_knowing = "same_answers", stuck, False
-    worth_knowing &= not (cause == "same_answers" and late >= NEARLY_ALL)  # nothing is left to learn from, or learned
+    worth_knowing &= not (cause in EARN[1:] and late >= NEARLY_ALL)  # nothing is left to learn from, or learned
     worth_knowing |= reward is None and not nothing  # they may all be right
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
-    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _may_gain(run)
+    worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in EARN and _may_gain(run)
     course = f"{number(early)} at the start, {number(late)} at the end (means)"
     rows = "rows" if nothing or (idle and run.averaged_over == 1) else STEPS if idle else LAST
     temperature = readings.setting(run, "temperature") or 0.0
     hot = cause == "same_answers" and temperature >= 1.0
+    advice = "Score a good and a bad answer by hand: their rewards have to differ." if reason == NO_TWO else ""
+    advice = f"{ALIKE_WHEN_HOT} {temperature:g}: draw more of each prompt, or take other prompts." if hot else advice
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
         f"{_share_text(basis, mean if idle else late, rows)} teach nothing: {reason}",
         (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
-        remedy=f"{ALIKE_WHEN_HOT} {temperature:g}: draw more of each prompt, or take other prompts." if hot else "",
+        advice,
     )
 
 
@@ -157,21 +116,32 @@ def _equal_cause(run: Run, alike: Series | None) -> tuple[str, str]:
     if run.get("reward") is None:
         return "unknown", "the mean reward is not logged"
     if (rewards := _position(run)) is None:
-        return "unknown", "no two rewards of the run differ"
+        return "unknown", NO_TWO
     position, low, high = rewards
     reward_parts = run.with_prefix("reward_part/").items()
-    unpaid = [name for name, part in reward_parts if not readings.is_penalty(name, part) and not part.values.any()]
+    ends = {name: float(part.values[-end_rows(part, LATE, FIRST_ROWS) :].mean()) for name, part in reward_parts
+            if not readings.is_penalty(name, part)}  # fmt: skip
+    unpaid = [name for name, end in ends.items() if 0.0 <= end <= RARELY * max(ends.values())]
     if position > RIGHT and unpaid:
-        return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} never pays"
-    right = {name: part for name, part in reward_parts if pays_for_right(name)}
-    if right and all((x.values[-max(int(LATE * len(x)), 1) :] <= SAME).mean() >= MOSTLY for x in right.values()):
-        levels = ", ".join(f"{name} {number(tail(part, LATE))}" for name, part in right.items())
+        pays = "never pays" if not any(ends[name] for name in unpaid) else RARE
+        return "too_hard", f"what is paid is the same for all, and {', '.join(unpaid)} {pays}"
+    right_parts = {name: part for name, part in reward_parts if pays_for_right(name)}
+    if right_parts and all(
+        (x.values[-max(int(LATE * len(x)), 1) :] <= SAME).mean() >= MOSTLY for x in right_parts.values()
+    ):
+        levels = ", ".join(f"{name} {number(tail(part, LATE))}" for name, part in right_parts.items())
         return "too_hard", f"what is paid is the same for all, and nothing for being right ({levels})"
     cut = run.get("truncated")
-    if position > RIGHT and cut is not None and tail(cut, LATE) > ENDLESS:
+    if position >= WRONG and cut is not None and tail(cut, LATE) > ENDLESS:
         sentence = f"they earn the same, while {percent(tail(cut, LATE))} of them count as cut off before they end"
-        return "same_answers", f"{sentence}: what is paid hardly depends on the answer"
+        return "cut_off", f"{sentence}: what is paid hardly depends on the answer"
     evidence = f"the mean reward is {percent(position)} of the way from {number(low)} to {number(high)}"
+    # What the whole pays beside a share of right answers says nothing of those.
+    right = [(name, ends[name]) for name, part in reward_parts if name in ends and pays_for_right(name)
+             and 0.0 <= part.least <= part.greatest <= 1.0]  # fmt: skip
+    if position > RIGHT and len(right) == 1 and right[0][1] < RIGHT:
+        answers = f"of the answers {percent(right[0][1])} are right at the end, by {right[0][0]}"
+        return "same_answers", f"the completions of a prompt agree, right or wrong ({answers})"
     shares = (low, high) == (0.0, 1.0)  # elsewhere nothing says what a right answer earns
     if position > RIGHT:
         level = "are all right" if shares else "all earn about the most that is seen"
@@ -198,7 +168,8 @@ def _position(run: Run) -> tuple[float, float, float] | None:
     reward, least, greatest = run.needed("reward"), run.get("reward_min"), run.get("reward_max")
     low = least.least if least is not None else min(0.0, reward.least)
     high = greatest.greatest if greatest is not None else max(1.0, reward.greatest)
-    return None if high <= low else ((tail(reward, LATE) - low) / (high - low), low, high)
+    end = float(reward.values[-end_rows(reward, LATE, FIRST_ROWS) :].mean())
+    return None if high <= low else ((end - low) / (high - low), low, high)
 
 
 def _many_earn_some(run: Run, position: float, width: float) -> bool:
@@ -216,7 +187,7 @@ def advantage_baseline(run: Run) -> Result:
     reason = _equals_reward(run)
     severity: Severity = "warning"
     if run.traits.grouped and readings.setting(run, "samples_per_prompt") == 1:
-        reason, severity = "it compares the completions of a prompt with each other, and draws one", "critical"
+        reason, severity = "the method compares the completions of a prompt with each other, and draws one", "critical"
     if reason is None:
         return Unknown("neither the advantages' mean nor their bounds are logged", ("advantage_mean", "advantage_max"))
     if not reason:
@@ -235,8 +206,9 @@ def _equals_reward(run: Run) -> str | None:
     ]
     if len(ends) == 2:
         width = max(float(np.abs(reward.values).max(initial=0.0)) for _, reward in ends)
-        same = [np.abs(a.values - r.values) <= EQUAL * max(width, SAME) for a, r in ends]
-        if width <= SAME or not all(len(part) and part.mean() >= MOSTLY for part in same):
+        # Where all rewards are 0, every baseline leaves advantages of 0.
+        same = [np.abs(a.values - r.values)[r.values != 0] <= EQUAL * max(width, SAME) for a, r in ends]
+        if width <= SAME or not all(part.mean() >= MOSTLY for part in same if len(part)):
             return ""
         last_values = ", ".join(f"{advantage.last:.3g}" for advantage, _ in ends)
         return f"their least and greatest are those of the rewards in nearly every row ({last_values} in the last)"

@@ -64,14 +64,16 @@ def explained_variance_low(run: Run) -> Result:
     if (start := _lasting_from(medians < EV_BAD)) is None:
         return None
     low = float(np.median(medians[start:]))
+    # What is low as soon as a fresh head may be judged was so before.
+    onset = int(steps[start]) if start else signals.first_lasting(series, series.values < EV_BAD)
     cause, reason = _low_cause(run, low)
     harmless = low > EV_HARMS or (cause == "untrained_head" and learns(run))
     return Found(
         cause,
         "info" if harmless else "warning",
-        int(steps[start]),
+        onset,
         f"the value head explains returns worse than a constant: {reason}",
-        (f"the explained variance is {number(low)} (median of the last blocks, {series.source})",),
+        (f"the median of {series.source} is {number(low)} from step {steps[start]} on",),
     )
 
 
@@ -123,7 +125,7 @@ def _low_cause(run: Run, low: float) -> tuple[str, str]:
         bias = float(np.median(np.abs(predicted.values - returned.values))) if len(predicted) else 0.0
         if bias >= np.sqrt(OFFSET_SHARE * (1.0 - low)) * spread.median:
             return "offset", f"the mean prediction is off the mean return by {number(bias)}, most of the whole error"
-    return "untrained_head", "the error is wider than the returns themselves, not merely shifted"
+    return "untrained_head", "its errors are wider than the returns themselves"
 
 
 @check("advantage_off")
@@ -150,6 +152,6 @@ def advantage_off(run: Run) -> Result:
         "info" if grouped or not run.traits.critic else "warning",
         int(steps[start]),
         f"the mean advantage stays at {number(level)} from step {steps[start]} on: "
-        + (longer if grouped else "they are not centred over the tokens that train"),
+        + (longer if grouped else "advantages are not centred over the tokens that train"),
         (f"block medians beyond {number(limit)} with one sign, their median {number(level)}",),
     )

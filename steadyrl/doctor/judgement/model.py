@@ -65,7 +65,7 @@ class Quantity:
         if "power" in self.transform:
             power = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
             signed = power if power > LEAST_KL else 0.0
-        return NEGATIVE_ZERO.sub("", self.text.format(value=signed))
+        return NEGATIVE_ZERO.sub("", self.text.format(value=signed)).replace("in 0% of", "in next to none of")
 
 
 _WORDS = tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))

@@ -52,14 +52,22 @@ SELDOM = 5  # times fewer rows than another series of the quantity has
 MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first update clips; rows; correlation
 MOST_NAMES = 2000  # of a log of one row: what has more, such as a vocabulary, is none
 LATER = 10_000  # the rank of a common spelling, behind those of the trainer's own table
+IMPOSSIBLE = {
+    "entropy": "is below 0 in most rows, where no entropy of tokens can be, and is left out",
+    "kl_ref": "is printed only where it is below -1, too seldom to say how it goes, and is left out",
+    "length": "is never above 1, which is no number of tokens, and is left out",
+}
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
 PAIRED = re.compile(r"chosen|rejected|margin|accurac", re.IGNORECASE)  # of rewards of pairs
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
 HELD_OUT = ("eval_", "validation_", "heldout_", "held_out_", "holdout_", "unseen_", "ood_")
 AT_END = re.compile(r"(.+?)[_/]\(?(?:val|validation|eval|evaluation|test|dev|held_?out|holdout|unseen|ood)\)?")
-# Logged beside held-out measurements, but of the evaluation's speed.
-NOT_MEASURED = {"runtime", "samples_per_second", "steps_per_second", "epoch", "time", "model_preparation_time"}
+# Logged beside held-out measurements, but of the evaluation's speed and size, or of a value head ("val").
+NOT_MEASURED = re.compile(
+    r"runtime|\w+_per_second|epoch|time|model_preparation_time|var_explained|explained_var(?:iance)?|"
+    r"(?!.*(?:correct|solved|success|passed|right))(?:(?:n|num)_\w+|\w+_count)"
+)
 # The most exact first; what is not known to be any of these comes after them.
 ESTIMATORS = ("exact", "centred", "rms", "k3", "k1", "k2", "abs", "mean", "sampled", "uncentred")
 
@@ -98,7 +106,7 @@ def identify(log: RawLog) -> Run:
             estimates.sort(key=lambda logged: len(logged) * SELDOM < rows)
     # The order matters: what training logs stands for the reward before what is held out does.
     notes = (*_stand_in(series, table), *_heldout_reward(series), *_without_rounded_rate(series))
-    notes += (*(_clipped_texts(series) if table is COMMON else ()), *_without_negative_entropy(series))
+    notes += (*(_clipped_texts(series) if table is COMMON else ()), *_without_impossible(series, table))
     # A teacher is all that a run learns from where its KL is logged, and there is no reward but 0.
     distils = "kl_teacher" in series and not any(reward.values.any() for reward in series.get("reward", ()))
     sources = {match.source for match in matches}
@@ -197,16 +205,28 @@ def _clipped_texts(series: dict[str, list[Series]]) -> tuple[str, ...]:
     return (f"'{share.source}' goes with the length, and is taken for the share of texts that a limit cuts off",)
 
 
-def _without_negative_entropy(series: dict[str, list[Series]]) -> tuple[str, ...]:
-    """Leave out what is called an entropy and lies below 0, where no entropy of tokens is; return a note of it."""
-    entropies = series.pop("entropy", [])
-    negative = [entropy for entropy in entropies if len(entropy) and float(np.median(entropy.values)) < 0.0]
-    if positive := [entropy for entropy in entropies if not any(entropy is dropped for dropped in negative)]:
-        series["entropy"] = positive
-    if not negative:
-        return ()
-    sources = ", ".join(f"'{entropy.source}'" for entropy in negative)
-    return (f"{sources} is below 0 in most rows, where no entropy of tokens can be, and is left out",)
+def _without_impossible(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
+    """Leave out what cannot be what its name says, or is chosen by its values; return a note of each.
+
+    No entropy of tokens lies below 0, and somebody's own "length" of 0 to 1 is a score for it.
+    """
+    notes = []
+    for quantity, reason in IMPOSSIBLE.items():
+        estimates = series.pop(quantity, [])
+        wrong = [len(logged) > 0 and _impossible(logged, table) for logged in estimates]
+        notes += [f"'{logged.source}' {reason}" for logged, bad in zip(estimates, wrong, strict=True) if bad]
+        if possible := [logged for logged, bad in zip(estimates, wrong, strict=True) if not bad]:
+            series[quantity] = possible
+    return tuple(notes)
+
+
+def _impossible(logged: Series, table: Table) -> bool:
+    if logged.quantity == "entropy":
+        return logged.median < 0.0
+    if logged.quantity == "kl_ref":  # of TRL's warning
+        return "to become negative" in logged.source and len(logged) < max(SELDOM, np.ptp(logged.steps) / 2)
+    own = table is COMMON and spell(logged.source).rpartition("/")[2] == "length"
+    return own and bool((logged.values <= 1.0).all() and (logged.values % 1.0 > 0).any())
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:
@@ -355,7 +375,7 @@ def _match(table: Table, log: RawLog, column: str) -> _Match | None:
         return _Match(Name(f"heldout/{at_end[1]}", twin.unit, twin.estimator), column, LATER)
     spellings = (spell(column), spell(column).rpartition("/")[2])
     spelled = next((name for name in spellings if name.startswith(HELD_OUT)), None)
-    if spelled is None or spelled[spelled.index("_") + 1 :] in NOT_MEASURED:
+    if spelled is None or _not_measured(spelled[spelled.index("_") + 1 :]):
         return None
     return _Match(Name(f"heldout/{column}"), column, LATER)
 
@@ -412,12 +432,16 @@ def _meaning_by_choice(table: Table, log: RawLog, pattern: str) -> Name:
     return choice.meanings.get(value, table.names[pattern])
 
 
+def _not_measured(metric: str) -> bool:
+    return any(map(NOT_MEASURED.fullmatch, metric.split("/")))
+
+
 def _heldout(table: Table, column: str) -> Name | None:
     """Return the meaning of a held-out measurement: it keeps the trainer's name, with the unit of its training twin."""
     prefixed = ((spelling, prefix) for spelling in (column, spell(column)) for prefix in table.heldout)
     spelling, prefix = next((pair for pair in prefixed if pair[0].startswith(pair[1])), ("", ""))
     metric = spelling[len(prefix) :]
-    if not metric or metric in NOT_MEASURED:
+    if not metric or _not_measured(metric):
         return None
     pattern = best_pattern(table.names, metric)
     twin = table.names[pattern] if pattern is not None else Name("")
@@ -448,7 +472,7 @@ def _notes(table: Table, log: RawLog, guessed: list[_Match]) -> list[str]:
     if table is COMMON:
         notes = ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
     if pairs := ", ".join(f"{match.source} as {match.name.quantity}" for match in guessed):
-        notes.append(f"guessed by their words and values, for what they show and for no remedy: {pairs}")
+        notes.append(f"guessed by their words and values, so see that they are these: {pairs}")
     return notes
 
 

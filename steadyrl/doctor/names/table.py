@@ -100,6 +100,8 @@ class Table:
     """Patterns that hardly any other trainer logs."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Its keys of canonical settings, "first|second" where it has had several."""
+    rare_keys: Sequence[str] = ()
+    """Those of some of its loops, which no advice names unless the config has them."""
     place_keys: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Further keys, by the place of the KL that the settings say."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -147,16 +149,15 @@ class Table:
     """Whether it is no trainer's own."""
 
     def own_keys(self, config: Config, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Return the trainer's own key of each canonical setting: the one that its config holds, else the first.
+        """Return the trainer's own key of each canonical setting: the one that its config holds, else the first usual.
 
         Of a vocabulary that many share, the first would be another trainer's.
         """
         trainer_keys: dict[str, str] = {}
         for name, alternatives in {**self.keys, **self.place_keys.get(str(settings.get("kl_place")), {})}.items():
             spellings = alternatives.split("|")
-            # What may be given to the sampler as well is the trainer's own where nothing is set.
-            own = name if spellings[1:] == [name] and spellings[0].endswith(f".{name}") else spellings[0]
-            trainer_key = next((key for key in spellings if key in config), "" if self.of_many else own)
+            usual = "" if self.of_many else next(key for key in spellings if key not in self.rare_keys)
+            trainer_key = next((key for key in spellings if key in config), usual)
             trainer_keys |= {name: trainer_key} if trainer_key else {}
         return trainer_keys
 

@@ -63,7 +63,7 @@ REPLACED = "values written again for the same step, of which the later writing c
 EARLIER = "rows left out, for the steps begin again at the first: they are of an earlier run"
 UNMEASURED = "metrics left out, for they are null or empty in every row"
 MOST_NAMED = 5  # in a note
-AVERAGED = "values that are means of several of the same step"
+AVERAGED = "values that are means over several rows of the same step"
 
 
 class Rows:
@@ -207,7 +207,7 @@ class Rows:
         offsets = np.zeros(len(steps), np.int64)
         if not len(restarts) or not (epochs[restarts] == np.floor(epochs[restarts - 1]) + 1).all():
             return offsets
-        self._notes["steps that begin again with each epoch are counted on"] += len(restarts)
+        self._notes["times that steps begin again with an epoch, and are counted on"] += len(restarts)
         offsets[restarts] = steps[restarts - 1] - steps[restarts] + (usual_distance(steps[: restarts[0]]) or 1)
         return np.cumsum(offsets)
 

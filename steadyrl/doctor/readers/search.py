@@ -86,7 +86,8 @@ def search(path: Path | str, knows: Knows) -> Found:
             return Found(tuple(_with_metrics(root, of_file(root)(), knows)))
     except OSError as error:
         raise RunError(_refusal(root, error)) from error
-    raise RunError(f"there is no file or folder '{path}'; check the path, or give {KNOWN}")
+    problem = f"'{path}' is no file and no folder" if root.exists() else f"there is no file or folder '{path}'"
+    raise RunError(f"{problem}; check the path, or give {KNOWN}")
 
 
 def _open_pipe(path: Path) -> BinaryIO | None:

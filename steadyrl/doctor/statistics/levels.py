@@ -37,6 +37,7 @@ SURE = 2.0  # standard errors by which the correlation may be higher than it see
 LEAST_RESIDUAL_SHARE = 0.3  # share of the variance that a line within a block is taken to leave at least
 FEWEST_FREE = 8  # degrees of freedom, below which Student's quantiles would let nothing be seen
 # One split into two levels has no width: it finds what breaks within fewer steps than a block has, and in short logs.
+MOST_OF_FALL = 0.5  # of the difference of the two levels
 AFTER = 3  # points at the new level, at least: one bad batch is no loss
 DROP_CLEAR = 4.0  # scatters about the two levels that lie between them, with three points or more before
 DROP_CLEAR_FROM_FEW = 8.0  # with fewer, whose own scatter is hardly known
@@ -299,10 +300,27 @@ class Drop:
     """The first step of the highest block before."""
 
     def began(self, series: Series) -> int:
-        """Return the step from which on a series fell, steadily or at once: where two lines from its height on part."""
-        later = series.steps >= self.highest_from
-        split, steps = two_line_split(series.values[later], LEAST_LINE), series.steps[later]
-        return self.step if split is None else int(steps[split])
+        """Return the step from which on a series fell: where two lines from its height on part.
+
+        Where the first line is the fall itself, the two levels that lie nearest to the series part there.
+        """
+        later = series.select(series.steps >= self.highest_from)
+        split = two_line_split(later.values, LEAST_LINE)
+        if split is None:
+            return self.step
+        falls = -float(np.polyfit(np.arange(split), later.values[:split], 1)[0]) * split
+        steady = falls > MOST_OF_FALL * (self.before - self.after)
+        return int(later.steps[two_levels(later.values)[0] if steady else split])
+
+
+def two_levels(x: np.ndarray) -> tuple[int, float]:
+    """Return where two levels fit x [n > 3] best, and the squared distances from them."""
+    n, counts = len(x), np.arange(1, len(x) - AFTER + 1)  # points before the split
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.cumsum(x)
+        errors = float(x @ x) - sums[counts - 1] ** 2 / counts - (sums[-1] - sums[counts - 1]) ** 2 / (n - counts)
+    best = int(errors.argmin())  # of a NaN, where there is one
+    return int(counts[best]), float(errors[best])
 
 
 def drop(series: Series) -> Drop | None:
@@ -313,15 +331,10 @@ def drop(series: Series) -> Drop | None:
     Args:
         series: Finite values; fewer than four show nothing.
     """
-    n = len(series)
+    n, x = len(series), series.values
     if n < AFTER + 1:
         return None
-    x, counts = series.values, np.arange(1, n - AFTER + 1)  # points before the split
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = np.cumsum(x)
-        errors = float(x @ x) - sums[counts - 1] ** 2 / counts - (sums[-1] - sums[counts - 1]) ** 2 / (n - counts)
-    best = int(errors.argmin())  # of a NaN, where there is one
-    split, squared_error = int(counts[best]), float(errors[best])
+    split, squared_error = two_levels(x)
     if not np.isfinite(squared_error):
         return None
     before, after = float(x[:split].mean()), float(x[split:].mean())

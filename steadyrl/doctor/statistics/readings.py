@@ -12,8 +12,8 @@ from steadyrl.core.stats import paired_difference
 from steadyrl.core.words import percent
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import FEWEST, drop, measure, scatter
-from steadyrl.doctor.statistics.signals import LASTING, first_lasting, head, strays, tail
-from steadyrl.doctor.statistics.units import find
+from steadyrl.doctor.statistics.signals import LASTING, end_rows, first_lasting, head, strays, tail
+from steadyrl.doctor.statistics.units import find, together
 
 # Healthy updates move the policy by 0.001 to 0.05 nats per token; usual limits that stop the epochs are 0.01 to 0.05.
 KL_OLD_LARGE = 0.1
@@ -22,7 +22,9 @@ CLIP_LARGE = 0.3
 LOST_UPDATE, FEW_LARGE = 1.0, 3  # nats per token, of one step or of few in a row: nothing of the old policy remains
 LN_LARGEST_VOCABULARY = 12.6  # ln of 300,000: above every vocabulary in use
 AT_ONCE = 0.5  # change of ln entropy within ten steps; noise and learning make a tenth of it
-NO_SPREAD = 1e-9  # of rewards: rounding
+ROWS = "rows in which "  # how what is known of whole batches begins
+LITTLE_SPREAD, BETWEEN = 1e-9, 0.01  # of equal rewards; of the usual loss: a least one below may be printed as 0
+MOSTLY_ROWS = 0.9  # of the rows without a loss, whose rewards are at an end
 NO_SIGNAL = 0.9  # share of groups without any difference in reward, above which nothing is learned from
 FIRST, QUICK = 3, 4.0  # rows, after which a quick rise may be over; deviations of single rows of the later half
 SETTLED = 80  # rows, of which that half tells the deviation
@@ -35,8 +37,8 @@ FEW = 5  # rows that a level is taken over at least, where there are twice as ma
 FEWEST_PROBLEMS = 20  # held out, that an interval is taken over
 # Measurements of which more is not better, or that are no goal.
 NO_GOAL = (
-    "length", "size", "truncated", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored", "std",
-    "violation", "error", "fail", "false", "refus", "invalid", "halluc", "timeout", "penal", "perplexity", "ppl",
+    "length", "size", "truncated", "clip", "empty", "time", "kl", "entropy", "loss", "tokens", "repetition", "unscored",
+    "std", "violation", "error", "fail", "false", "refus", "invalid", "halluc", "timeout", "penal", "perplexity", "ppl",
 )  # fmt: skip
 PENALTY = re.compile(r"penal|banned|forbidden|violat", re.IGNORECASE)
 MOSTLY = 0.5  # share of the spikes that a cause must accompany
@@ -45,20 +47,28 @@ FEW_WITHIN = 0.1  # of the rows may lie below that
 
 
 def number(x: float) -> str:
-    """Return a number for a sentence: three digits."""
-    return f"{x:.3g}"
+    """Return a number for a sentence: three digits, and no power of ten for thousands."""
+    return f"{float(f'{x:.3g}'):.0f}" if 1000 <= abs(x) < 1e5 else f"{x:.3g}"
 
 
 def levels(name: str, series: Series, unit: str = "") -> str:
-    """Return a sentence with the level of a series at its start and at its end, or with its only value."""
+    """Return a sentence with the mean of a series at its start and at its end, or with its only value.
+
+    The median of rewards that are mostly 0 would hide the others.
+    """
     if len(series) == 1:
         return f"{name} was {number(tail(series))}{' ' + unit if unit else ''} at step {series.steps[0]}, the only row"
-    least = min(FEW, len(series) // 2)  # of a few rows the first ones are not the last ones, too
-    start, end = number(head(series, least=least)), number(tail(series, least=least))
+    start, end = ends(series)
     return (
         f"{name} went from {start} (first steps, from {series.steps[0]}) to {end}"
         f"{' ' + unit if unit else ''} (last steps, to {series.steps[-1]})"
     )
+
+
+def ends(series: Series) -> tuple[str, str]:
+    """Return the means of the first and of the last rows; of a few rows the first ones are not the last ones, too."""
+    rows = end_rows(series, 0.1, min(FEW, len(series) // 2))
+    return number(float(series.values[:rows].mean())), number(float(series.values[-rows:].mean()))
 
 
 def within(series: Series, start: int, stop: int) -> Series:
@@ -235,13 +245,60 @@ def updates_per_step(run: Run) -> float | None:
 
 def nothing_to_learn(run: Run) -> str:
     """Return a sentence if the rewards hardly ever differ, so that there is no gradient to speak of; else ""."""
+    lost = signal_lost(run)
+    if lost is None or lost[0].median < NO_SIGNAL:
+        return ""
+    basis, share = lost[1], percent(float(lost[0].values.mean()))
+    if basis.startswith(ROWS):
+        return f"in {share} of the rows {basis.removeprefix(ROWS)}"
+    return f"in {share} of the groups all rewards are equal"
+
+
+def signal_lost(run: Run) -> tuple[Series, str] | None:
+    """Return the share of groups without any difference in reward and how it is known, or None where it is not."""
     share = run.get("no_signal")
-    if share is not None and np.median(share.values) >= NO_SIGNAL:
-        return f"in {percent(float(np.median(share.values)))} of the groups all rewards are equal (median over steps)"
-    spread = run.get("reward_std") or run.get("reward_std_within")
-    if spread is not None and np.median(spread.values) <= NO_SPREAD:
-        return f"in {percent(float((spread.values <= NO_SPREAD).mean()))} of the rows the rewards do not differ"
-    return ""
+    if share is not None:
+        return share, f"share of groups without signal ({share.source or 'no_signal'})"
+    low, high = run.get("advantage_min"), run.get("advantage_max")
+    logged = [(name, run.get(name)) for name in ("advantage_std", "reward_std_within", "reward_std")]
+    if (std := logged[0][1]) is not None and (mean := run.get("advantage_mean")) is not None:
+        std, mean = together(std, mean)  # advantages that are alike, and not 0, still move the policy
+        logged[0] = ("advantage_std", replace(std, values=std.values + np.abs(mean.values)))
+    candidates = [(series, f"{ROWS}{series.source or name} is 0") for name, series in logged if series is not None]
+    least, greatest = run.get("reward_min"), run.get("reward_max")
+    if least is not None and greatest is not None:
+        least, greatest = together(least, greatest)
+        candidates.append((replace(greatest, values=greatest.values - least.values), f"{ROWS}all rewards are equal"))
+    if low is not None and high is not None:
+        low, high = together(low, high)
+        largest = replace(high, values=np.maximum(np.abs(low.values), np.abs(high.values)))
+        candidates.insert(0, (largest, f"{ROWS}all advantages are 0"))
+    # A trainer that skips what teaches nothing logs no advantages there.
+    longest = max((len(series) for series, _ in candidates), default=0)
+    if not candidates and (loss := _idle_losses(run)) is not None:
+        candidates, longest = [(loss, f"{ROWS}the loss is exactly 0")], len(loss)
+    for series, basis in candidates:
+        if 2 * len(series) > longest:
+            zeros = (series.values <= LITTLE_SPREAD).astype(float)
+            return replace(series, quantity="no_signal", unit="share", values=zeros), basis
+    return None
+
+
+def _idle_losses(run: Run) -> Series | None:
+    """Return the size of the loss, 0 where no group of a step taught anything; None where its zeros may be rounding.
+
+    Losses that are exactly 0 in many rows and large in the others, with nothing between, are of steps without a
+    gradient, if their rewards are the least or the greatest of all: those are what all completions have in common.
+    """
+    loss, reward = run.get("loss_policy") or run.get("loss"), run.get("reward")
+    if loss is None or reward is None:
+        return None
+    loss, reward = together(loss, reward)
+    size, zero = np.abs(loss.values), loss.values == 0
+    if min(zero.sum(), (~zero).sum()) < FEW or size[~zero].min() < BETWEEN * np.median(size[~zero]):
+        return None
+    at_end = np.isin(reward.values, (reward.least, reward.greatest))
+    return replace(loss, values=size) if at_end[zero].mean() >= MOSTLY_ROWS else None
 
 
 def setting(run: Run, name: str) -> float | None:

@@ -23,15 +23,15 @@ MANY_SPIKES, MANY_SPIKES_SHARE = 3, 0.005  # so many, and that share of the poin
 
 def head(series: Series, share: float = 0.1, least: int = 5) -> float:
     """Return the median of the first steps, a third of a short log at most: the level a run started from."""
-    return float(np.median(series.values[: _rows(series, share, least)]))
+    return float(np.median(series.values[: end_rows(series, share, least)]))
 
 
 def tail(series: Series, share: float = 0.1, least: int = 5) -> float:
     """Return the median of the last steps, a third of a short log at most: the level a run ended at."""
-    return float(np.median(series.values[-_rows(series, share, least) :]))
+    return float(np.median(series.values[-end_rows(series, share, least) :]))
 
 
-def _rows(series: Series, share: float, least: int) -> int:
+def end_rows(series: Series, share: float, least: int) -> int:
     """Return how many rows an end of a log is; the two ends of a short one share none."""
     return max(min(least, len(series) // 3), int(share * len(series)), 1)
 

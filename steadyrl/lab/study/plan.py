@@ -55,6 +55,7 @@ class Study:
     seeds: tuple[int, ...]  # of this version, quick or whole
     quick: bool
     warm: Job | None = None  # the run whose policy all start from, or None
+    accepts_changes: bool = False  # of data and code since the first runs
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""

@@ -73,7 +73,10 @@ def run_study(
     # The rule is kept before the first run, and refused if it is another one once there are runs; titles may change.
     plan = {"written": time.time(), "inputs": {}, **_check_plan(study, folder)}
     to_make = [job for job in all_jobs if state_of(find_run(folder, job), study.file.stop) not in DONE]
-    plan["inputs"] |= _inputs(study, all_jobs, folder, plan["inputs"]) if to_make else {}
+    if to_make:
+        inputs, changes = _inputs(study, all_jobs, folder, plan["inputs"])
+        plan["inputs"] |= inputs
+        plan["accepted"] = [*plan.get("accepted", []), *([changes] if changes else [])]
     write_json(folder / PLAN, {**plan, **study.judged_by(), "study": study.described()})
     to_make.sort(key=lambda job: shorter_run(study, job) is not None)  # last: what goes on from others comes after them
     first = study.warm if study.warm and state_of(find_run(folder, study.warm), ()) not in DONE else None
@@ -99,8 +102,11 @@ def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
     """
     file, rules = folder / PLAN, study.judged_by()
     plan = read_json(file) if file.is_file() else {}
-    if not all(isinstance(plan.get(name, {}), dict) for name in ("expect", "inputs")):
-        raise RunError(f"'{file}' is damaged: 'expect' and 'inputs' hold entries by name; restore the file")
+    kinds = {"expect": dict, "inputs": dict, "accepted": list}
+    if not all(isinstance(plan.get(name, kind()), kind) for name, kind in kinds.items()):
+        raise RunError(
+            f"'{file}' is damaged: 'expect' and 'inputs' hold entries by name, and 'accepted' a list; restore the file"
+        )
     rules["expect"] = {arm: expect for arm, expect in rules["expect"].items() if arm in plan.get("expect", {})}
     changed = [name for name, value in rules.items() if plan.get(name) != value] if file.is_file() else []
     if changed and any(find_run(folder, job) for job in jobs(study)):
@@ -113,10 +119,13 @@ def _check_plan(study: Study, folder: Path) -> dict[str, Any]:
 
 def _inputs(
     study: Study, all_jobs: Sequence[Job], folder: Path, before: Mapping[str, Any]
-) -> dict[str, dict[str, str]]:
-    """Return digests of each experiment's data and code, by the key of one run; refuse (RunError) changed ones.
+) -> tuple[dict[str, dict[str, str]], str]:
+    """Return digests of each experiment's data and code, by the key of one run, and what of them changed.
 
     Runs that failed hold nothing fast: what made them fail may be mended.
+
+    Raises:
+        RunError: Something changed, and the study does not accept that.
     """
     digests, by_settings, changed = dict[str, dict[str, str]](), dict[str, dict[str, str]](), dict[str, set[str]]()
     for arm in study.arms:
@@ -131,13 +140,15 @@ def _inputs(
         changes = {name for name, digest in digests.get(job.key, {}).items() if earlier.get(name, digest) != digest}
         if changes and any(_holds(find_run(folder, job)) for job in jobs_of_arm):
             changed[arm.name] = changes
-    if changed:
-        names = " and ".join(sorted(set().union(*changed.values())))
+    names = " and ".join(sorted(set().union(*changed.values())))
+    summary = f"{names} of {', '.join(changed)}" if changed else ""
+    if changed and not study.accepts_changes:
         raise RunError(
-            f"{names} of {', '.join(changed)} changed since the first runs in '{folder}', which new runs would be "
-            "compared with; restore what changed, or start a new study under another name"
+            f"{summary} changed since the first runs in '{folder}', which new runs would be compared with; restore "
+            "what changed, start a new study under another name, or add --accept-changed-data to make the missing "
+            "runs with it, which the report then says"
         )
-    return digests
+    return digests, summary
 
 
 def _holds(run: RunDir | None) -> bool:
@@ -154,7 +165,8 @@ def _make_here(study: Study, folder: Path, to_make: Sequence[Job], follow: Follo
 
     def make(key: str) -> None:
         job = by_key[key]
-        if error := make_run(job, folder, _rules(study, job), follow, shorter_run(study, job)):
+        base = shorter_run(study, job)
+        if error := make_run(job, folder, _rules(study, job), follow, base, study.accepts_changes):
             failed[key] = error
 
     share({key: folder_of_job(folder, job) for key, job in by_key.items()}, is_done, make, follow)
@@ -165,14 +177,26 @@ def _rules(study: Study, job: Job) -> Sequence[Stop]:
     return () if job is study.warm else study.file.stop
 
 
-def make_run(job: Job, folder: Path, rules: Sequence[Stop], follow: Follow, base: Job | None = None) -> str | None:
+def make_run(
+    job: Job,
+    folder: Path,
+    rules: Sequence[Stop],
+    follow: Follow,
+    base: Job | None = None,
+    accepts_changes: bool = False,
+) -> str | None:
     """Make a run, or go on with it or with a copy of the shorter ``base``; return the error that ended it, or None."""
     try:
         before = find_run(folder, job)
         if before is None and base is not None and (made_run := find_run(folder, base)) is not None:
             before = copy_run(made_run, config_to_start(job, folder), folder_of_job(folder, job))
         run = run_job(
-            job, folder, before, follow.event, lambda records: follow.stop() or ended_by(rules, records) is not None
+            job,
+            folder,
+            before,
+            follow.event,
+            lambda r: follow.stop() or ended_by(rules, r) is not None,
+            accepts_changes,
         )
     except SteadyError as error:
         follow.event((job.key, "failed", str(error)))
@@ -251,7 +275,7 @@ def _saved(run: RunDir | None) -> int:
 
 
 def _command(study: Study, root: Path, job: Job) -> Command:
-    version = ["--quick"] if study.quick else []
+    version = [*["--quick"] * study.quick, *["--accept-changed-data"] * study.accepts_changes]
     if study.seeds == tuple(study.file.seeds[: len(study.seeds)]):
         version += ["--seeds", str(len(study.seeds))]
     words = ("study", "make", str(study.path), job.key, "--folder", str(root), *version)
@@ -278,8 +302,8 @@ def make_one(study: Study, root: Path, key: str, stop: Callable[[], bool]) -> No
         raise RunError(failed[key])
 
 
-def require_runs(study: Study, root: Path) -> Path:
-    """Return the folder of a study that has runs.
+def require_runs(study: Study, root: Path) -> tuple[Path, list[str]]:
+    """Return the folder of a study that has runs, and what of their data and code changed and was accepted.
 
     Raises:
         ConfigError: It has none.
@@ -289,8 +313,7 @@ def require_runs(study: Study, root: Path) -> Path:
     if not any(find_run(folder, job) for job in jobs(study)):
         make = shell_command("study", "run", study.path, *["--quick"] * study.quick)
         raise ConfigError(f"'{folder}' has no run of this study; make them with: {make}")
-    _check_plan(study, folder)
-    return folder
+    return folder, _check_plan(study, folder).get("accepted", [])
 
 
 def shorter_run(study: Study, job: Job) -> Job | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,8 @@ def disk(measured: Measured) -> Result:
     folder = Path(config.run.folder).absolute()
     while not folder.exists():
         folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        return Found("not_writable", message=f"'{folder}' cannot be written")
     free = shutil.disk_usage(folder).free
     # A new checkpoint is complete before the oldest goes; the best by held-out score is kept beside the newest.
     count = 1 + min(config.run.keep_checkpoints, -(-config.run.steps // config.run.checkpoint_every))

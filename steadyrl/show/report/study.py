@@ -40,7 +40,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         RunError: The rule by which the study is judged is another one than before its first run.
         AccessError: The folder cannot be written.
     """
-    folder = require_runs(study, root)
+    folder, changes = require_runs(study, root)
     results = arm_results(study, folder)
     to = to or folder / "report"
     metrics = {result.arm.name: [run.records for run in result.runs] for result in results}
@@ -68,7 +68,7 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
         for result in results
     }
     explored = curves(metrics, "report.html", pictured[:4])
-    page = study_view(study, results, svgs, explored)
+    page = study_view(study, results, svgs, explored, _limits(study, results, changes))
     write_json(to / "summary.json", summary)
     write_text(to / "report.md", markdown.page(page))
     write_text(to / "report.html", html.page(study.file.title, page))
@@ -76,11 +76,11 @@ def write_study(study: Study, root: Path, to: Path | None = None) -> tuple[Path,
 
 
 def study_view(
-    study: Study, results: Sequence[ArmResult], svgs: Mapping[str, str], explored: records.Curves
+    study: Study, results: Sequence[ArmResult], svgs: Mapping[str, str], explored: records.Curves, limits: str
 ) -> list[records.Record]:
     """Return what every page shows of a study; ``svgs`` are SVG texts by file: the answer and the experiments run."""
     experiments = [records.Heading("Every experiment"), _experiments(study, results)]
-    answer, limits, judged_claims = svgs.get("answer.svg"), _limits(study, results), claims(results)
+    answer, judged_claims = svgs.get("answer.svg"), claims(results)
     pictured = ", ".join(study.file.picture) or f"{study.file.metric} of every experiment"
     caption = f"{pictured} over the steps: the mean over seeds, and their range."
     rule, seeds = study.file.rule, ", ".join(map(str, study.seeds))
@@ -200,10 +200,12 @@ def _section(
     yield records.Note(f"Status: {_status(study, result)}.{f' Next: {advice}' if advice else ''}")
 
 
-def _limits(study: Study, results: Sequence[ArmResult]) -> str:
+def _limits(study: Study, results: Sequence[ArmResult], changes: Sequence[str]) -> str:
     """Return what a reader must know of how little the runs say; "" where every experiment has its seeds."""
     seeds = [sum(run.state in DONE for run in result.runs) for result in results]
-    text = "This is the quick version, with fewer steps or problems than the study asks for. " if study.quick else ""
+    text = "".join(f"Between its runs {change!s:.500} changed, which was accepted. " for change in changes)
+    if study.quick:
+        text += "This is the quick version, with fewer steps or problems than the study asks for. "
     single = sum(count < LEAST_SEEDS for count in seeds)
     if single:
         verb = "has" if single == 1 else "have"

@@ -62,6 +62,16 @@ def test_a_reward_that_was_lost_again_does_not_excuse_the_collapse(make, finding
     assert finding(entropy_collapse, made).severity == "critical"
 
 
+def test_a_reward_that_rose_on_for_long_and_was_lost_later_is_not_lost_by_the_collapse(make, finding):
+    made = make(4, 300)
+    t = np.arange(made.n)
+    made.put("entropy", np.where(t < 60, 0.5 - 0.007 * t, 0.08) * (1.0 + 0.02 * made.noise()))
+    made.put("reward", np.where(t < 180, 0.1 + 0.002 * t, -0.4) + 0.02 * made.noise())
+    found = finding(entropy_collapse, made)
+    assert (found.cause, found.severity) == ("learned", "info")
+    assert found.evidence[-1].startswith("the reward rose on to 0.4")
+
+
 def test_the_bonus_is_named_only_where_it_is_known(make, finding):
     made = make(5)
     lose_entropy(made, to=0.4)

@@ -16,8 +16,10 @@ def test_what_broke_first_is_the_cause_and_the_others_are_listed_in_order():
     run = healthy(n=N, kl_ref=broken_from(60), loss=broken_from(61), grad_norm=broken_from(61))
     found = finding(non_finite(run))
     assert (found.cause, found.severity, found.since_step) == ("log_probs", "critical", 60)
-    assert [line.split(":")[0] for line in found.evidence] == ["kl_ref", "loss", "grad_norm"]
-    assert "kl_ref: first at step 60, 40 times in all" in found.evidence
+    names = [run.series[name][0].source for name in ("kl_ref", "loss", "grad_norm")]
+    assert [line.split(" is ")[0] for line in found.evidence] == names
+    assert found.message.startswith(f"{names[0]} is not finite from step 60 to the end")
+    assert f"{names[1]} is not finite in 39 rows, first at step 61" in found.evidence
 
 
 def test_of_several_in_one_step_the_one_that_enters_the_others_is_the_cause():

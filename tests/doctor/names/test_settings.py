@@ -317,3 +317,11 @@ def test_the_group_of_verls_agents_is_of_episodes(group, drawn):
     config = {"actor_rollout_ref.rollout.n": 1, "data.train_batch_size": 8, **group}
     canonical = settings(VERL, config)
     assert (canonical["samples_per_prompt"], canonical["batch_size"]) == (drawn, 8 * drawn)
+
+
+@pytest.mark.parametrize(
+    ("given", "key"), [({}, "actor_rollout_ref.rollout.n"), ({"env.rollout.n": 4}, "env.rollout.n")]
+)
+def test_advice_names_the_agents_key_only_where_the_config_has_it(given, key):
+    run = identify(RawLog("x", "jsonl", dict.fromkeys(VERL, COLUMN), given))
+    assert run.keys["samples_per_prompt"] == key

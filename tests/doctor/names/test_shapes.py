@@ -19,6 +19,10 @@ def column(*values):
     return Column(np.arange(len(values)), np.array(values, float))
 
 
+def log(columns):
+    return RawLog("x", "jsonl", {name: column(*values) for name, values in columns.items()})
+
+
 @pytest.mark.parametrize(
     ("name", "values", "quantity"),
     [
@@ -278,3 +282,36 @@ def test_a_vocabulary_is_no_log_though_it_has_words_of_metrics(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     with pytest.raises(RunError):
         diagnose(tmp_path / "vocab.json")
+
+
+@pytest.mark.parametrize("name", ["eval/n_questions", "eval/num_rounds", "val/calls_count/mean"])
+def test_how_many_problems_were_held_out_is_no_score_of_them(name):
+    run = identify(log({"mean_reward": [0.1, 0.2], "eval/score": [0.3, 0.4], name: [20.0, 20.0]}))
+    assert [quantity for quantity in run.series if quantity.startswith("heldout/")] == ["heldout/score"]
+    assert "heldout/num_correct" in identify(log({"mean_reward": [0.1], "eval/num_correct": [3.0]})).series
+
+
+def test_the_explained_variance_of_a_value_head_is_not_held_out():
+    run = identify(log({"mean_reward": [0.1, 0.2], "val_var_explained": [-2.0, 0.4]}))
+    assert run.get("explained_variance").first == -2.0
+    assert not run.with_prefix("heldout/")
+
+
+@pytest.mark.parametrize(
+    ("values", "tokens"), [([0.69, 1.0, 0.91], False), ([40.0, 71.5, 60.0], True), ([1, 1, 0], True)]
+)
+def test_a_length_that_is_a_score_of_it_is_not_counted_in_tokens(values, tokens):
+    run = identify(log({"reward": [0.1, 0.2, 0.3], "length": values}))
+    assert (run.get("length") is not None) is tokens
+    assert any("'length' is never above 1" in note for note in run.notes) is not tokens
+
+
+def test_trls_warning_of_a_negative_kl_is_its_kl_where_it_comes_at_nearly_every_step():
+    warning = "KL divergence is starting to become negative"
+    own = {"mean_reward": np.linspace(0.3, 0.1, 40), "kl": np.full(40, 0.01)}
+    run = identify(log({**own, warning: np.linspace(-3.0, -9.0, 38)}))
+    assert (run.get("kl_ref").unit, run.get("kl_ref").last) == ("nats/sequence", -9.0)
+    seldom = Column(np.arange(0, 40, 5), np.full(8, -1.5))
+    run = identify(RawLog("x", "jsonl", {**log(own).columns, warning: seldom}))
+    assert run.get("kl_ref").last == 0.01
+    assert any("only where it is below -1" in note for note in run.notes)

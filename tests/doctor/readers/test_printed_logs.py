@@ -396,7 +396,7 @@ def test_several_rows_of_one_step_are_averaged_and_a_later_attempt_replaces_them
     log = log_of(tmp_path, "".join(json.dumps({"step": s, "reward": x}) + "\n" for s, x in rows))
     assert points(log, "reward") == {1: 0.5, 2: 8.0, 3: 4.0}
     assert any("written again for the same step" in note and note.endswith(": 3") for note in log.notes)
-    assert "values that are means of several of the same step: 2" in log.notes
+    assert "values that are means over several rows of the same step: 2" in log.notes
 
 
 def test_a_gzipped_log_is_read_and_never_unpacked_beyond_a_limit(tmp_path, monkeypatch):

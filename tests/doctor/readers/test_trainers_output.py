@@ -233,7 +233,7 @@ def test_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path, text):
     (run,) = runs_of(tmp_path, text, "log.csv" if text.startswith("epoch") else "log.txt")
     expected = {5 * (i + 1): x for i, (_, _, x) in enumerate(EPOCHS)}
     assert points(run, "reward") == pytest.approx(expected)
-    assert "steps that begin again with each epoch are counted on: 1" in run.notes
+    assert "times that steps begin again with an epoch, and are counted on: 1" in run.notes
 
 
 def test_a_resumed_run_is_no_second_epoch(tmp_path):

@@ -187,7 +187,7 @@ def test_what_decides_is_not_changed_after_the_first_run(study, tmp_path):
             use(read_study(path), tmp_path)
 
 
-@pytest.mark.parametrize("entry", [{"expect": 3}, {"inputs": ["x"]}])
+@pytest.mark.parametrize("entry", [{"expect": 3}, {"inputs": ["x"]}, {"accepted": 4}])
 def test_a_plan_that_no_study_wrote_is_named(study, tmp_path, entry):
     plan = folder_of(study, tmp_path) / "plan.json"
     plan.write_text(json.dumps(json.loads(plan.read_text()) | entry))
@@ -206,7 +206,7 @@ def test_new_runs_are_not_compared_with_those_on_other_data(file, prompts, tmp_p
     assert run_study(read_study(path), tmp_path) == {}  # there is nothing to make
     path.write_text(text.replace("seeds = [0, 1]", "seeds = [4, 7]"))
     with pytest.raises(
-        RunError, match=r"the data of none, high changed since .*restore what changed, or start a new study"
+        RunError, match=r"the data of none, high changed since .*restore what changed, start a new study"
     ):
         run_study(read_study(path), tmp_path)
     other = (
@@ -238,6 +238,37 @@ def test_new_runs_are_not_compared_with_those_of_other_code_but_a_failure_is_men
         with pytest.raises(RunError, match=r"the code in 'length_of' of none, high changed since .*; restore what"):
             begin(seeds, "return 2.0 * len(rollout.text)")
     assert begin([6, 5], "return 1.0 * len(rollout.text)") == {}
+
+
+def test_what_is_missing_is_made_with_a_change_that_is_accepted_and_the_report_says_so(file, prompts, tmp_path):
+    own, path = tmp_path / "own.jsonl", file()
+    own.write_bytes(prompts.read_bytes())
+    text = path.read_text().replace(str(prompts), str(own))
+    path.write_text(text.replace("seeds = [0, 1]", "seeds = [8]"))
+    assert run_study(read_study(path), tmp_path) == {}
+    own.write_text(prompts.read_text().replace("ccc", "c"))
+    path.write_text(text.replace("seeds = [0, 1]", "seeds = [8, 9]"))
+    again = CliRunner().invoke(app, ["run", str(path), "--folder", str(tmp_path), "--accept-changed-data"])
+    assert again.exit_code == 0, again.output
+    for _ in range(2):  # once is enough
+        assert run_study(read_study(path), tmp_path) == {}
+        report = write_study(read_study(path), tmp_path)[0].with_suffix(".md").read_text()
+        assert report.count("Between its runs the data of none, high changed, which was accepted.") == 1
+
+
+def test_a_failed_run_goes_on_with_data_that_were_mended(file, prompts, tmp_path, monkeypatch):
+    own, path, code = tmp_path / "own.jsonl", file(), tmp_path / "picky.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    code.write_text("def likes(problem, rollout):\n    assert 'ccc' not in problem.prompt\n    return 1.0\n")
+    text = path.read_text().replace(str(prompts), str(own)).replace("toy_rewards:share_of_a", "picky:likes")
+    path.write_text(text.replace("seeds = [0, 1]", "seeds = [3]"))
+    own.write_text("".join(json.dumps({"prompt": "c" * length}) + "\n" for length in range(3, 15)))
+    failed = run_study(read_study(path), tmp_path)
+    assert len(failed) == 2
+    own.write_bytes(prompts.read_bytes().replace(b"ccc", b"cb"))
+    refused = run_study(read_study(path), tmp_path)
+    assert len(refused) == 2 and all("--accept-changed-data" in error for error in refused.values())
+    assert run_study(replace(read_study(path), accepts_changes=True), tmp_path) == {}
 
 
 def test_a_run_that_fails_leaves_the_others_and_is_reported(file, tmp_path):

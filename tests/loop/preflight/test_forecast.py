@@ -127,6 +127,13 @@ def test_memory_grows_with_the_rollouts_but_for_the_moments(timed, monkeypatch):
     assert tight.overrides == ("backend.args.micro_batch_tokens=4096", "backend.args.generate_rows=128")
 
 
+def test_a_folder_that_cannot_be_written_fails(timed, monkeypatch, tmp_path):
+    trial, updates = timed(f"run.folder={tmp_path}/new/runs")
+    monkeypatch.setattr(module.os, "access", lambda path, mode: path != tmp_path)
+    verdict = told(trial, updates)["disk"]
+    assert (verdict.state, verdict.cause) == ("found", "not_writable") and f"'{tmp_path}'" in verdict.message
+
+
 def test_a_disk_without_room_for_the_checkpoints_fails(timed, monkeypatch):
     """Two are kept and a third is written before the oldest goes: 3 MB."""
     trial, updates = timed("run.checkpoint_every=10")
