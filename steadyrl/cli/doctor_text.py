@@ -15,6 +15,7 @@ from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
+from steadyrl.doctor.readers.tables import OTHERS
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
 
@@ -26,7 +27,8 @@ MOST_OTHERS = 6  # further findings named in the short answer
 def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     """Print a diagnosis: all of it, or what fits on a screen."""
     _line(console, f"{diagnosis.run.path}: {diagnosis.run.facts}", style="bold")
-    for text in diagnosis.run.notes if full else ():
+    # Which rows a text's are counts in the short answer, too.
+    for text in diagnosis.run.notes if full else (note for note in diagnosis.run.notes if note.startswith(OTHERS)):
         _line(console, f"note: {text}", 2)
     # Of a loop of somebody's own, what was left out may be what would have shown the fault.
     if (names := diagnosis.run.unknown) and (full or diagnosis.run.trainer == "unknown"):
@@ -147,7 +149,8 @@ def _unknown_lines(unknown: Sequence[Finding]) -> Iterator[str]:
         else:
             by_reason.setdefault((finding.message, finding.would_tell), []).append(finding.check)
     for (reason, would_tell), checks in by_reason.items():
-        hint = f"; {', '.join(map(in_words, would_tell))} would tell" if would_tell else ""
+        unnamed = [words for words in map(in_words, would_tell) if words not in reason]  # what is lacking is said once
+        hint = f"; {', '.join(unnamed)} would tell" if unnamed else ""
         yield f"{', '.join(checks)}: {reason}{hint}"
     if by_quantity:
         quantities = (f"{quantity} ({', '.join(checks)})" for quantity, checks in by_quantity.items())

@@ -430,3 +430,20 @@ def test_names_left_out_of_a_log_of_nobody_known_are_shown_and_can_be_explained(
         code, _, err = doctor(path, "--name", wrong)
         assert code == 2
         assert why in err
+
+
+def test_the_full_answer_says_what_is_lacking_once_and_the_short_one_which_table_was_read(doctor, tmp_path):
+    arms = "| arm | step | loss |\n|---|---|---|\n| A | 1 | 0.5 |\n\n"
+    rows = "".join(f"| {i} | {0.3 + i / 50} |\n" for i in range(1, 9))
+    (tmp_path / "two.md").write_text(f"{arms}| step | reward |\n|---|---|\n{rows}")
+    out = doctor(tmp_path / "two.md")[1]
+    assert "note: rows of other tables, left out: 1; read is that of step, reward" in " ".join(out.split())
+    full = " ".join(doctor(tmp_path / "two.md", "--full")[1].split())
+    assert "the log holds no completions" in full and "completions would tell" not in full
+    assert "gradient norm would tell" not in full and "by the estimator k1 would tell" not in full
+
+
+def test_rows_without_a_step_are_said_to_be_numbered(doctor, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("reward,entropy\n" + "".join(f"{0.3 + i / 50},1.5\n" for i in range(8)))
+    assert "8 rows (numbered 1 to 8)" in doctor(path)[1]

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,6 +127,12 @@ def test_a_verdict_by_judgement_says_so_and_with_which_odds():
     assert diagnosis.verdict == "sick" and diagnosis.judgement is not None
     right, every = map(int, re.findall(r"(\d+) of (\d+) labelled logs", diagnosis.judgement.sentence)[0])
     assert diagnosis.judgement.sentence.startswith("sick, probably (") and every / 2 < right <= every
+
+
+def test_a_verdict_that_fits_little_more_than_half_of_the_labelled_logs_is_no_probable_one():
+    diagnosis = examine(make_run({"reward": np.zeros(7), "no_signal": np.full(7, 0.97)}, trainer="unknown"))
+    words = [replace(diagnosis.judgement, alike=f"{right} of 21 labelled logs").likely for right in (11, 13, 14, 21)]
+    assert words == ["perhaps", "perhaps", "probably", "probably"]
 
 
 def test_nothing_is_called_healthy_that_the_log_contradicts():

@@ -34,6 +34,7 @@ LASTING = 3  # points in a row: a single one can be a skipped step
 def non_finite(run: Run) -> Result:
     logged = [(name, series) for name in ORDER for series in run.series.get(name, ())]
     broken = {name: bad for name, series in logged if len(bad := series.steps[~np.isfinite(series.values)])}
+    own_names = {name: series.source or name for name, series in logged if not np.isfinite(series.values).all()}
     if not broken:
         return None
     first = min(broken, key=lambda name: int(broken[name][0]))  # of several at one step the first of ORDER
@@ -42,6 +43,8 @@ def non_finite(run: Run) -> Result:
     lost = [name for name, last_rows in ends.items() if not all(np.isfinite(values[-1]) for values in last_rows)]
     stays_broken = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, reason = CAUSES.get(first, LOG_PROBS)
+    if cause == "gradient" and run.get("loss") is None and run.get("loss_policy") is None:
+        reason = "no loss is read that could tell whether it broke first"
     together = sum(int(bad[0]) == onset for bad in broken.values()) > 1
     if together and onset == run.span[0]:
         reason = "they were broken in the first row of the log, so that nothing tells which was first"
@@ -49,7 +52,7 @@ def non_finite(run: Run) -> Result:
         reason = "other numbers broke at the same step, so that nothing tells which was first"
     if _hidden(run, broken):
         cause, reason = "hidden", "the loss in the log stands still meanwhile: its NaN was replaced by an earlier mean"
-    names = ", ".join(name for name in lost if name != first)
+    names = ", ".join(own_names[name] for name in lost if name != first)
     when = "in the only row" if run.steps == 1 else f"{'from' if first in lost else 'at'} step {onset}"
     if first in lost:
         when += ("" if run.steps == 1 else " to the end") + (
@@ -63,8 +66,10 @@ def non_finite(run: Run) -> Result:
         "skipped_steps" if scaler else cause,
         "critical" if stays_broken else "info" if scaler else "warning",
         onset,
-        f"{first} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
-        tuple(f"{name}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items() if run.steps > 1),
+        f"{own_names[first]} is not finite {when}: {'' if lost else 'finite numbers follow; '}{reason}",
+        tuple(f"{own_names[name]}: first at step {bad[0]}, {times[name]} in all" for name, bad in broken.items())
+        if run.steps > 1
+        else (),
         FIRST_GRADIENT if cause == "gradient" and onset == run.span[0] else "",
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.core.types import Severity
-from steadyrl.core.words import percent
+from steadyrl.core.words import counted, percent
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain, worsens
 from steadyrl.doctor.names.shapes import pays_for_right
@@ -103,7 +103,8 @@ def no_signal_groups(run: Run) -> Result:
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and readings.direction(share) <= 0:
-        return Unknown(f"{percent(late)} of the groups have equal rewards, in {len(share)} rows only")
+        level = f"{percent(late)} of the groups have equal rewards at the end"
+        return Unknown(f"{level}, and {counted(len(share), 'row')} are too few to tell")
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
@@ -115,13 +116,12 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
     worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in ("too_easy", "same_answers") and _may_gain(run)
-    course = f"{number(early)} at the start, {number(late)} at the end (means)"
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
         f"{_share_text(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
-        (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
+        (f"{basis}: {readings.both_ends(early, late) if len(share) > 1 else f'{number(late)} in the only row'}",),
     )
 
 

@@ -99,6 +99,12 @@ class Judgement:
     """What shows that the training is supervised, of which no labelled log is; "" where it samples."""
 
     @property
+    def likely(self) -> str:
+        """How sure the verdict is, by the labelled logs: of two of three and more that were so it is probable."""
+        right, every = map(int, self.alike.split()[:3:2])
+        return "probably" if 3 * right >= 2 * every else "perhaps"
+
+    @property
     def sentence(self) -> str:
         """The verdict with its odds and the likeliest fault, or what to look for first."""
         if self.supervised:
@@ -107,10 +113,10 @@ class Judgement:
                 "sampled that have a reward, a length or a KL; losses, gradients and settings show no harm"
             )
         if self.verdict == "healthy":
-            return f"healthy, probably ({self.alike} were healthy)"
+            return f"healthy, {self.likely} ({self.alike} were healthy)"
         odds = f"{self.alike} were sick"
         if self.verdict == "sick":
-            return f"sick, probably ({odds}): {self.fault}"
+            return f"sick, {self.likely} ({odds}): {self.fault}"
         suspected = f"look first whether {self.fault}" if self.cause else "nothing points to a fault"
         return f"too little to judge ({odds}): {suspected}"
 

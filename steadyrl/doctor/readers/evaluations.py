@@ -59,6 +59,7 @@ COUNTS = re.compile(
 )
 ARMS = re.compile(r"(?<![a-z])(?:experiments?|runs?|arms?|variants?|ablations?)(?![a-z])|\u5b9e\u9a8c", re.IGNORECASE)
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
+MARKS = re.compile(r"`|\*\*")
 LETTERS = re.compile(r"[^\W\d_]{2}")
 WORD = re.compile(r"[^\W\d_]+")
 OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the training's own
@@ -115,7 +116,8 @@ def _table_scores(table: Table) -> Iterator[Evaluation]:
     bases, trained = ([name for name in stage_columns if _stage(name) == stage] for stage in (0, 1))
     if bases and trained:
         answer_counts = {fraction[2] for row in rows for cell in row[1:] if (fraction := FRACTION.search(cell))}
-        count = f"n={answer_counts.pop()}" if len(answer_counts) == 1 else ""
+        stated = OF_COUNT.search(header[0])
+        count = f"n={stated[1] if stated else answer_counts.pop()}" if stated or len(answer_counts) == 1 else ""
         for end in trained:
             same_metric = (name for name in bases if _without_stage(name) == _without_stage(end))
             base = next(same_metric, bases[0])
@@ -193,7 +195,8 @@ def _evaluation(
         counts = [start[1], end[1], int(stated[1]) if stated else 0]
         answers = min(filter(None, counts), default=0)
         divisor = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
-        yield Evaluation(name, start[0] / divisor, end[0] / divisor, answers, stages, problems, from_training)
+        before, after = start[0] / divisor, end[0] / divisor
+        yield Evaluation(MARKS.sub("", name), before, after, answers, stages, problems, from_training)
 
 
 def _value(cell: str) -> tuple[float, int] | None:

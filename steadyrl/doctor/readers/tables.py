@@ -38,7 +38,7 @@ AT_START = re.compile(r"\W*(?:start|first|begin|initial|early|before|초반|初�
 AT_END = re.compile(r"\W*(?:end|last|final|late|after|now|최근|종료|후반|最终|末期|结束|训练后)", re.IGNORECASE)
 CONTINUED = 200  # rows of a table that may go on in another one at most
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
-REWARD = re.compile(r"reward", re.IGNORECASE)
+REWARD = re.compile(r"reward(?!s?[/ _]*margin)", re.IGNORECASE)  # margins are of training on pairs
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_\u2500-\u257f-]*")  # with the strokes that draw boxes
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
@@ -52,7 +52,8 @@ _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
 COURSE = re.compile(rf"~?[-+\u2212]?{_NUMBER} ?(?:\u2192|->|to) ?~?([-+\u2212]?{_NUMBER})")
 RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
-STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
+OTHERS, MOST_SHOWN = "rows of other tables, left out: ", 80  # characters of the names of the table that is read
+STEPLESS = "values of sentences that say no step; courses are numbered from 1, and levels stand at the last step: "
 # "KL: 0.1 -> 0.3 -> 2,041.5"
 VALUE = r"~?[-+\u2212]?\d++(?:,\d++)*+(?:\.\d++)?(?:e[-+]?\d+)?%?"
 VALUES = re.compile(VALUE, re.IGNORECASE)
@@ -65,7 +66,7 @@ LEVELS = re.compile(
     rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?!\w|\.\d)"
 )
 PROSE = (".md", ".markdown", ".rst")  # elsewhere rows are printed so
-COURSED = re.compile(rf"{METRIC.pattern}|ratio|length", re.IGNORECASE)
+COURSED = re.compile(rf"(?<!max_)(?:{METRIC.pattern}|(?<![a-z])ratio|(?<!max_completion_)length)", re.IGNORECASE)
 SCORED = re.compile(rf"{METRIC.pattern}|pass@|success|\bsolved?\b|win.rate", re.IGNORECASE)
 
 
@@ -184,7 +185,7 @@ def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
     long_runs = [table for table in runs[chosen] if table.count >= LONG_TABLE * longest]
     left_out_tables = [table for same_header in runs.values() for table in same_header if table not in long_runs]
     left_out = sum(table.count for table in left_out_tables if not long_runs[-1].take_continuation(table))
-    notes = [*notes, *([f"rows of other tables, left out: {left_out}"] if left_out else [])]
+    notes = [*notes, *([f"{OTHERS}{left_out}; read is that of {', '.join(chosen)[:MOST_SHOWN]}"] if left_out else [])]
     names = [f"{path}#{i}" for i in range(1, len(long_runs) + 1)] if len(long_runs) > 1 else [str(path)]
     logs = [table.log(name, "printed", {}, notes) for name, table in zip(names, long_runs, strict=True)]
     return [_with_courses(log, courses) for log in logs] if len(logs) == 1 else logs
@@ -299,6 +300,8 @@ def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
     added = {name: x for name, x in long_courses.items() if table_words.isdisjoint(words[name])}
     if any(REWARD.search(english(name)) for name in log.columns):  # a run's, and what is said of it is, too
         added |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
+    last = max((x.steps[-1] for x in log.columns.values()), default=1)
+    added = {name: replace(x, steps=np.array([last])) if len(x.steps) == 1 else x for name, x in added.items()}
     notes = (*log.notes, f"{STEPLESS}{', '.join(added)}") if added else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **added}.items())), notes=notes)
 

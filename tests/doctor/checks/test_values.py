@@ -41,7 +41,7 @@ def test_a_spike_of_3000_with_a_kl_of_300_is_traced_to_the_kl():
     run = healthy(loss_value=spiked(quiet_loss(), 3000.0), kl_ref=spiked(quiet_kl(), 300.0), settings={"kl_coef": 0.2})
     found = finding(value_loss_spikes(run))
     assert (found.cause, found.since_step, found.severity) == ("kl", 120, "warning")
-    assert "3e+03 at step 120" in " ".join(found.evidence)
+    assert "3000 at step 120" in " ".join(found.evidence)
     assert "update.learning_rate=0.0001" in found.overrides
 
 
