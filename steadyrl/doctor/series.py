@@ -263,7 +263,9 @@ class Run:
             kinds += [f"{counted(stated, 'course')} in words"] if stated else []
             return f"{', '.join(kinds)}, and no rows"
         numbered = NUMBERED in self.notes
-        where = f"step {first}" if self.steps == 1 else f"{'numbered ' if numbered else ''}{first} to {last}"
+        where = f"{'numbered ' if numbered else ''}{first} to {last}"
+        if self.steps == 1:
+            where = "of no step" if numbered else f"step {first}"
         return f"{who}{algorithm}, {counted(self.steps, 'row')} ({where}{averaged})"
 
     @property

@@ -278,3 +278,14 @@ def test_a_held_out_score_that_clearly_rises_is_of_no_run_that_is_probably_sick(
     }
     judgement = judge(make_run(logged, trainer="unknown"))
     assert judgement.sick > 0.6 and judgement.verdict == verdict
+
+
+def test_what_is_no_sign_of_a_fault_is_not_said_to_speak_for_one():
+    rows = 12
+    kl = np.linspace(-0.001, -0.04, rows)
+    kl[3] = 0.004
+    run = make_run({"reward": np.linspace(0.5, 0.52, rows), "kl_ref": kl}, trainer="unknown")
+    judgement = judge(run)
+    said = [*judgement.speaks_for, *judgement.speaks_against]
+    assert not any("number of rows" in text or "times the usual" in text for text in said)
+    assert not any(text.endswith("ends at 0") for text in said)

@@ -50,9 +50,8 @@ def grad_norm(run: Run) -> Result | list[Result]:
         return Unknown("no gradient norm of the log is finite")
     if norm is None:
         usual = "Hugging Face trainers log it as grad_norm; in your own loop, log what clip_grad_norm_ returns"
-        hint = HOW_TO_LOG.get(run.trainer, usual)
-        who = "" if run.trainer == "unknown" else f"{run.trainer}: "
-        return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
+        hint = f"{run.trainer}: {HOW_TO_LOG[run.trainer]}" if run.trainer in HOW_TO_LOG else usual
+        return Unknown(f"the gradient norm is not logged; {hint}", ("grad_norm",))
     if fault := _zero(run, norm) or _erratic(run, norm):
         return fault
     if run.covers(norm) < MIN_STEPS:

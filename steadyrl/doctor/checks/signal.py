@@ -120,7 +120,7 @@ def no_signal_groups(run: Run) -> Result:
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_share_text(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
+        f"{_share_text(basis, share, mean if idle else late, run.averaged_over > 1 and idle)} nothing: {reason}",
         (f"{basis}: {readings.both_ends(early, late) if len(share) > 1 else f'{number(late)} in the only row'}",),
     )
 
@@ -138,11 +138,12 @@ def _stuck(run: Run) -> str:
     )
 
 
-def _share_text(basis: str, share: float, estimated: bool) -> str:
-    if basis.startswith(ROWS):
-        rows = "steps, as many as make whole rows so," if estimated else "rows"
-        return f"in {percent(share)} of the {rows} {basis.removeprefix(ROWS)}, so that they"
-    return f"{percent(share)} of the groups have equal rewards and"
+def _share_text(basis: str, share: Series, level: float, estimated: bool) -> str:
+    if not basis.startswith(ROWS):
+        return f"{percent(level)} of the groups have equal rewards and teach"
+    rows = "steps, as many as make whole rows so," if estimated else "rows"
+    where = "the only row" if len(share) == 1 and not estimated else f"{percent(level)} of the {rows}"
+    return f"in {where} {basis.removeprefix(ROWS)}, so that {'it teaches' if len(share) == 1 else 'they teach'}"
 
 
 def _equal_cause(run: Run) -> tuple[str, str]:

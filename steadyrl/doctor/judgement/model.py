@@ -61,8 +61,9 @@ class Quantity:
         """Return the sentence with a value."""
         signed = 0.0 - value if "negative" in self.transform else value  # never -0
         if "power" in self.transform:
-            power = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
-            signed = power if power > LEAST_KL else 0.0
+            signed = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
+            if signed <= LEAST_KL:
+                return re.sub(r"{value[^}]*}", "0 or less", self.text)
         return NEGATIVE_ZERO.sub("", self.text.format(value=signed))
 
 
@@ -168,7 +169,10 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"
     state = verdict or "sick"
-    ordered = sorted(shares, key=lambda name: -abs(shares[name]))
+    unsaid = {name for name, quantity in QUANTITIES.items() if not quantity.family}  # such as how many rows there are
+    if values.get("kl_most", 0.0) - values.get("kl_spike", 0.0) <= math.log10(LEAST_KL):
+        unsaid.add("kl_spike")  # times what is usual, which is 0 or less
+    ordered = sorted(shares.keys() - unsaid, key=lambda name: (-abs(shares[name]), name))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
     speaks_for = dict.fromkeys(sentences[name] for name in ordered if shares[name] >= SPEAKING)
     against = dict.fromkeys(sentences[name] for name in ordered if shares[name] <= -SPEAKING)

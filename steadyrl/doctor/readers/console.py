@@ -29,6 +29,8 @@ from steadyrl.doctor.series import NUMBERED, Column, RawLog
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
 WIDE_RULE = re.compile(r"\s*\|(?:[ :]*-{2,}[ :]*\|){2,}[ :]*-+[\s:|]*")  # below a header of three columns and more
+RULE_OF_TWO = re.compile(r"\s*\|[ :]*-{2,}[ :]*\|[ :]*-{2,}[\s:|]*")
+SCORE = re.compile(r"(?:accuracy|reward|score|pass@\d+)\W*$", re.IGNORECASE)
 FEW_DICTS = 5  # which may be of something else than the rows
 MAX_PREFIX, MAX_BEFORE = 100, 1000  # characters before a dict, of its step and of metrics beside it
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
@@ -71,6 +73,7 @@ class _Console:
         self._restarts, self._rows = 0, 0  # how often that count began again, and rows since
         self.has_text_tables = False  # whether there are tables of completions
         self._in_table = False  # whether lines are rows of a table, whose cells are no names and values in turn
+        self._is_scored = False  # whether the line before ends a header of two columns, the second of them of scores
         self.rows_before_reward = 0  # rows of a training without rewards that ended before one with them
         self._has_summary = self._has_reward = False  # whether a Trainer has summed up, and whether a row had a reward
         self._open_dict = self._verl_line = ""  # a dict whose end is on a later line; a line of verl that may go on
@@ -78,7 +81,9 @@ class _Console:
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
-        self._in_table = line.lstrip()[:1] == "|" and (self._in_table or WIDE_RULE.fullmatch(line) is not None)
+        begins_table = bool(WIDE_RULE.fullmatch(line) or (self._is_scored and RULE_OF_TWO.fullmatch(line)))
+        self._in_table = line.lstrip()[:1] == "|" and (self._in_table or begins_table)
+        self._is_scored = SCORE.search(line) is not None
         is_continued = self._open_dict or self._verl_line or self.words.open_list
         if not is_continued and "{" not in line and WORDLESS.fullmatch(line):
             return self.words.has_record or self.dicts.count > 0

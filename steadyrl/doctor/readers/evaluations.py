@@ -60,6 +60,7 @@ COUNTS = re.compile(
 ARMS = re.compile(r"(?<![a-z])(?:experiments?|runs?|arms?|variants?|ablations?)(?![a-z])|\u5b9e\u9a8c", re.IGNORECASE)
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
 MARKS = re.compile(r"`|\*\*")
+ROUNDED = 5e-4  # a share of three digits
 LETTERS = re.compile(r"[^\W\d_]{2}")
 WORD = re.compile(r"[^\W\d_]+")
 OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the training's own
@@ -151,13 +152,21 @@ def _row_scores(header: list[str], rows: Table) -> Iterator[Evaluation]:
         previous = [rows[i] for i in comparable if i < index and rows[i][label] != after[label]]
         earlier = [row for row in previous if WORD.findall(row[label]) == WORD.findall(after[label])]
         base = rows[max((i for i in starts if i < index), default=starts[0])]
-        count = f"n={after[count_column]}" if count_column >= 0 else ""
+        counts = [f"n={after[count_column]}" if count_column >= 0 else _count_beside(cell, after) for cell in after]
         # Arms that differ in numbers alone are no checkpoints.
         for before in (base, *(earlier if arm_stage is None else ())):
             names = (before[label], after[label])
             for i in scored:
-                for scores in _evaluation(header[i], count, [before[i], after[i]], names, before in earlier):
+                for scores in _evaluation(header[i], counts[i], [before[i], after[i]], names, before in earlier):
                     yield replace(scores, arm=arm_stage is not None)
+
+
+def _count_beside(cell: str, row: Sequence[str]) -> str:
+    """Return of how many answers a share is, if a count of right ones beside it in the row is that share; else ""."""
+    values = [_value(other) for other in row]
+    share = _value(cell)
+    counts = [value[1] for value in values if value and value[1] and share and abs(value[0] - share[0]) < ROUNDED]
+    return f"n={counts[0]}" if counts else ""
 
 
 def _line_scores(text: Sequence[str]) -> Iterator[Evaluation]:
@@ -196,7 +205,8 @@ def _evaluation(
         answers = min(filter(None, counts), default=0)
         divisor = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
         before, after = start[0] / divisor, end[0] / divisor
-        yield Evaluation(MARKS.sub("", name), before, after, answers, stages, problems, from_training)
+        labels = (MARKS.sub("", stages[0]), MARKS.sub("", stages[1]))
+        yield Evaluation(MARKS.sub("", name), before, after, answers, labels, problems, from_training)
 
 
 def _value(cell: str) -> tuple[float, int] | None:

@@ -20,7 +20,7 @@ from steadyrl.doctor.readers.lines import head, lines, text_of
 from steadyrl.doctor.readers.parting import EXTREMES, METRIC, Runs
 from steadyrl.doctor.readers.rows import STEP_FORMS, Rows, find_step_key, step_numbers
 from steadyrl.doctor.readers.spelling import NOTHING, english, spelled
-from steadyrl.doctor.series import Column, RawLog
+from steadyrl.doctor.series import NUMBERED, Column, RawLog
 
 Row = dict[str, str]
 
@@ -53,7 +53,7 @@ COURSE = re.compile(rf"~?[-+\u2212]?{_NUMBER} ?(?:\u2192|->|to) ?~?([-+\u2212]?{
 RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
 OTHERS, MOST_SHOWN = "rows of other tables, left out: ", 80  # characters of the names of the table that is read
-STEPLESS = "values of sentences that say no step; courses are numbered from 1, and levels stand at the last step: "
+STEPLESS = "values of sentences that say no step, of which a level stands at the last one: "
 # "KL: 0.1 -> 0.3 -> 2,041.5"
 VALUE = r"~?[-+\u2212]?\d++(?:,\d++)*+(?:\.\d++)?(?:e[-+]?\d+)?%?"
 VALUES = re.compile(VALUE, re.IGNORECASE)
@@ -63,9 +63,11 @@ ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3
 LEVELS = re.compile(
     rf"(?<![\w/.])([a-z]\w*[_/][\w/]*)`?"
     rf"(?: ?[:=~(]|(?= \d[\d.]*%?\))| (?:is|was|stays|stayed|sits|at|of|around|about)\b)"
-    rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?!\w|\.\d)"
+    rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?! ?/|\w|\.\d)"
 )
+ARGUMENT = re.compile(r"\s*[\w.]+ ?= ?[^\s,]+ ?,?\s*(?:#.*)?")  # a setting in the code of a text
 PROSE = (".md", ".markdown", ".rst")  # elsewhere rows are printed so
+THROUGHOUT = 0  # the step of a level that all rows have
 COURSED = re.compile(rf"(?<!max_)(?:{METRIC.pattern}|(?<![a-z])ratio|(?<!max_completion_)length)", re.IGNORECASE)
 SCORED = re.compile(rf"{METRIC.pattern}|pass@|success|\bsolved?\b|win.rate", re.IGNORECASE)
 
@@ -207,6 +209,8 @@ def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], b
         for names in filter(None, (header_above, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
+            if type(cells) is _Barred and len(cells) == len(names) - 1:
+                row = [*cells, ""]  # the last cell is empty, and the bar behind it looks like that of an end
             if type(cells) is not type(names) or len(row) != len(names):
                 continue
             numbers = all(map(PLAIN.fullmatch, row))  # as most rows are
@@ -285,10 +289,12 @@ def _collect_courses(printed: Iterable[str], courses: dict[str, Column], prose: 
                 values = [spelled(text.lstrip("~")) for text in VALUES.findall(course)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
-        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose and ("_" in line or "/" in line) else ():
+        reads_levels = prose and ("_" in line or "/" in line) and not ARGUMENT.fullmatch(line[:MAX_TEXT])
+        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if reads_levels else ():
             ends = np.array([spelled(text.lstrip("~")) for text in (low, high or low)], np.float64)
             if COURSED.search(name) and np.isfinite(ends).all():
-                courses.setdefault(name, Column(np.array([1]), ends.mean(keepdims=True)))
+                step = THROUGHOUT if "throughout" in line else 1
+                courses.setdefault(name, Column(np.array([step]), ends.mean(keepdims=True)))
         yield line
 
 
@@ -300,10 +306,19 @@ def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
     added = {name: x for name, x in long_courses.items() if table_words.isdisjoint(words[name])}
     if any(REWARD.search(english(name)) for name in log.columns):  # a run's, and what is said of it is, too
         added |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
-    last = max((x.steps[-1] for x in log.columns.values()), default=1)
-    added = {name: replace(x, steps=np.array([last])) if len(x.steps) == 1 else x for name, x in added.items()}
-    notes = (*log.notes, f"{STEPLESS}{', '.join(added)}") if added else log.notes
+    longest = max((x.steps for x in log.columns.values()), key=len, default=np.array([1]))
+    added = {name: _at_rows(x, longest) for name, x in added.items()}
+    numbered = () if log.columns else (NUMBERED,)
+    notes = (*log.notes, *numbered, f"{STEPLESS}{', '.join(added)}") if added else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **added}.items())), notes=notes)
+
+
+def _at_rows(x: Column, steps: np.ndarray) -> Column:
+    """Return a course as it is, and a level at the last of some steps, or at all of them where a sentence says so."""
+    if len(x.steps) > 1:
+        return x
+    places = steps if x.steps[0] == THROUGHOUT else steps[-1:]
+    return Column(places, np.full(len(places), x.values[0]))
 
 
 def _split_pairs(name: str, cell: str) -> Iterator[tuple[str, str]]:
@@ -379,9 +394,11 @@ def between_bars(line: str) -> list[str]:
 
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
-    if len(ASSIGNMENT.findall(line)) > 1:
+    barred = between_bars(line)
+    # What stands behind two numbers is a remark on them.
+    if len(ASSIGNMENT.findall(line)) > 1 and not (len(barred) > 2 and all(map(PLAIN.fullmatch, barred[:2]))):
         return [line]
-    if barred := between_bars(line):
+    if barred:
         return _Barred(barred)
     text = line.strip().replace(" / ", "/") if "/" in line else line.strip()
     if "\t" in text:

@@ -178,7 +178,7 @@ def test_a_verdict_on_scores_alone_shows_them(tmp_path: Path) -> None:
     path.write_text("untrained exact match: 0.125\ntrained exact match: 0.5\n")
     diagnosis = examined(path)
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.rise == "beside scores before and after training: exact match 0.125 -> 0.5"
+    assert diagnosis.rise == "beside scores before and after training (exact match 0.125 -> 0.5)"
 
 
 def test_rows_of_a_training_below_its_title_are_no_counterpart_of_a_baseline(tmp_path: Path) -> None:
@@ -334,3 +334,10 @@ def test_a_share_of_nothing_is_no_aim_and_marks_are_no_part_of_a_name(tmp_path: 
     assert examined(path).findings[0].message == (
         'training did not raise the scores: <plan> reward 0.3 -> 0.3 ("base" to "after GRPO")'
     )
+
+
+def test_scores_beside_a_count_of_right_answers_are_of_as_many(tmp_path: Path) -> None:
+    path = tmp_path / "passed.md"
+    path.write_text("| Stage | Passed | pass@1 |\n|---|---|---|\n| SFT | 12/31 | 0.387 |\n| + PPO | 14/31 | 0.452 |\n")
+    assert [score.answers for score in find(path)] == [31, 31]
+    assert examined(path).verdict == "too little to judge"

@@ -113,7 +113,7 @@ def test_values_with_arrows_between_them_are_rows_of_one_quantity(tmp_path, line
     log = read(tmp_path / "report.md", f"# What happened\n\n```\n{line}\n```\nand so on\n")
     assert values(log, name) == pytest.approx(course)
     assert log.columns[name].steps.tolist() == list(range(1, len(course) + 1))
-    assert log.notes == (f"{STEPLESS}{name}",)
+    assert log.notes[-1] == f"{STEPLESS}{name}"
 
 
 def test_courses_add_what_the_table_beside_them_lacks(tmp_path):
@@ -362,4 +362,32 @@ def test_a_level_of_a_sentence_stands_at_the_end_of_the_table_beside_it_and_sett
     rows = table(("step", "reward", "entropy"), *((20 * i, 1.0 - i / 10, 0.5) for i in range(1, 8)))
     log = read(tmp_path / "end.md", f"{rows}\nThen frac_reward_zero_std=1.0, with max_grad_norm=0.5.\n")
     assert log.columns["frac_reward_zero_std"].steps.tolist() == [140]
+    all_along = read(tmp_path / "all.md", f"{rows}\nclipped_ratio = 0.75 throughout\n").columns["clipped_ratio"]
+    assert all_along.steps.tolist() == [20 * i for i in range(1, 8)] and set(all_along.values) == {0.75}
     assert "max_grad_norm" not in log.columns
+
+
+def test_a_row_whose_last_cell_is_empty_or_a_remark_with_values_is_a_row(tmp_path):
+    remarks = ["", "", " best=0.5, loss=0.25, saved"] * 4
+    rows = "".join(f" {i} | {0.2 + i / 100:.2f} |{remark}\n" for i, remark in enumerate(remarks, 1))
+    log = read(tmp_path / "log.md", f" Step | Reward | Notes\n{rows}")
+    assert values(log, "Reward") == pytest.approx([0.2 + i / 100 for i in range(1, 13)])
+
+
+def test_scores_of_stages_in_two_columns_are_no_names_and_values(tmp_path):
+    stages = "| Method | Test accuracy |\n|---|---|\n| Zero-shot | 31% |\n| SFT + RLOO | 48% |\n\n"
+    log = read(tmp_path / "stages.md", f"{stages}KL: 0.5, reward: 0.25, loss: 0.125\n")
+    assert not {"Zero-shot", "SFT + RLOO"} & log.columns.keys()
+    settings = "| Metric | Value |\n|---|---|\n| mean reward | 0.75 |\n| kl | 0.125 |\n"
+    assert values(read(tmp_path / "values.md", settings), "mean reward") == [0.75]
+
+
+@pytest.mark.parametrize("line", ["    clip_ratio=0.2,   # as usual", "proxy/gold/KL = 1.5 / 0.75 / 2.5 of both"])
+def test_settings_in_code_and_several_values_at_once_are_no_levels(tmp_path, line):
+    rows = table(("step", "reward"), *((5 * i, 0.5 + i / 50) for i in range(1, 6)))
+    assert list(read(tmp_path / "text.md", f"{rows}\n{line}\n").columns) == ["reward"]
+
+
+def test_a_mean_with_its_spread_behind_a_sign_is_the_mean(tmp_path):
+    lines = [f"[Epoch 0.{i}]  loss=0.0{i}  reward=0.{i}5\u00b10.077  entropy=0.5" for i in range(1, 8)]
+    assert values(read(tmp_path / "run.md", "\n".join(lines)), "reward") == [0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75]
