@@ -10,17 +10,9 @@ from steadyrl.core.words import percent
 from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
+from steadyrl.doctor.statistics import readings
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import (
-    both_ends,
-    direction,
-    fell,
-    heldout_rises,
-    learns,
-    number,
-    rises,
-    setting,
-)
+from steadyrl.doctor.statistics.readings import direction, fell, heldout_rises, learns, number, rises, setting
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -122,7 +114,7 @@ def truncated(run: Run) -> Result:
     harmless |= cause == "limit_too_low" and learns(run) is True and heldout_rises(run) is True
     ended, roughly = run.get("ended_tokens"), "about " if basis and level < 1.0 else ""
     no_end_token = ended is not None and share.source == ended.source
-    course = f"share cut off: {both_ends(start, level)}"
+    course = f"share cut off: {readings.both_ends(start, level)}"
     if len(share) == 1:
         course = f"share cut off: {number(level)} in the only row"
     return Found(

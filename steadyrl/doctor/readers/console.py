@@ -28,8 +28,7 @@ from steadyrl.doctor.series import NUMBERED, Column, RawLog
 
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
-WIDE_RULE = re.compile(r"\s*\|(?:[ :]*-{2,}[ :]*\|){2,}[ :]*-+[\s:|]*")  # below a header of three columns and more
-RULE_OF_TWO = re.compile(r"\s*\|[ :]*-{2,}[ :]*\|[ :]*-{2,}[\s:|]*")
+RULE = re.compile(r"\s*\|(?:[ :]*-{2,}[ :]*\|)+[ :]*-+[\s:|]*")  # below the header of a table
 SCORE = re.compile(r"(?:accuracy|reward|score|pass@\d+)\W*$", re.IGNORECASE)
 FEW_DICTS = 5  # which may be of something else than the rows
 MAX_PREFIX, MAX_BEFORE = 100, 1000  # characters before a dict, of its step and of metrics beside it
@@ -81,9 +80,10 @@ class _Console:
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
-        begins_table = bool(WIDE_RULE.fullmatch(line) or (self._is_scored and RULE_OF_TWO.fullmatch(line)))
-        self._in_table = line.lstrip()[:1] == "|" and (self._in_table or begins_table)
-        self._is_scored = SCORE.search(line) is not None
+        is_barred = line.lstrip()[:1] == "|"
+        begins_table = is_barred and RULE.fullmatch(line) is not None and (line.count("|") > 3 or self._is_scored)
+        self._in_table = is_barred and (self._in_table or begins_table)
+        self._is_scored = is_barred and SCORE.search(line) is not None
         is_continued = self._open_dict or self._verl_line or self.words.open_list
         if not is_continued and "{" not in line and WORDLESS.fullmatch(line):
             return self.words.has_record or self.dicts.count > 0
