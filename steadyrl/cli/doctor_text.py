@@ -16,6 +16,7 @@ from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
 from steadyrl.doctor.readers.tables import OTHERS
+from steadyrl.doctor.series import NUMBERED
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
 
@@ -59,7 +60,7 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
     if harmful:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
-        _line(console, f"{_name(lead)}: {lead.message}", 2, _style(lead.severity))
+        _line(console, f"{_name(diagnosis, lead)}: {lead.message}", 2, _style(lead.severity))
         evidence = next((text for text in lead.evidence if text not in lead.message), "")
         if evidence:  # what the message holds already is not said twice
             _line(console, f"seen: {evidence}", 2)
@@ -109,7 +110,7 @@ def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, plotted:
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", _style(finding.severity))
-    title.append(_clean(_name(finding)), "bold")
+    title.append(_clean(_name(diagnosis, finding)), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
     console.print(Padding(title, (0, 0, 0, indent), expand=False))
@@ -133,9 +134,10 @@ def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, plotted:
         console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, indent), expand=False))
 
 
-def _name(finding: Finding) -> str:
+def _name(diagnosis: Diagnosis, finding: Finding) -> str:
     """Return a check with its cause and where the finding begins."""
-    onset = "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
+    unit = "row" if NUMBERED in diagnosis.run.notes else "step"
+    onset = "the run as a whole" if finding.since_step is None else f"since {unit} {finding.since_step}"
     return f"{finding.check} ({finding.cause.replace('_', ' ')}), {onset}"
 
 

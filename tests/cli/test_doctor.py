@@ -447,3 +447,5 @@ def test_rows_without_a_step_are_said_to_be_numbered(doctor, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("reward,entropy\n" + "".join(f"{0.3 + i / 50},1.5\n" for i in range(8)))
     assert "8 rows (numbered 1 to 8)" in doctor(path)[1]
+    path.write_text("reward,entropy\n" + "0.0,1.5\n" * 14)
+    assert "since row 1:" in doctor(path)[1]
