@@ -16,7 +16,8 @@ from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.readers.tables import OTHERS
+from steadyrl.doctor.series import NUMBERED, Run
 from steadyrl.doctor.statistics.readings import ends, goals
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
@@ -31,7 +32,8 @@ MOST_OTHERS = 6  # further findings named in the short answer
 def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     """Print a diagnosis: all of it, or what fits on a screen."""
     _line(console, f"{diagnosis.run.path}: {diagnosis.run.facts}", style="bold")
-    for text in diagnosis.run.notes if full else ():
+    # Which rows a text's are counts in the short answer, too.
+    for text in diagnosis.run.notes if full else (note for note in diagnosis.run.notes if note.startswith(OTHERS)):
         _line(console, f"note: {text}", 2)
     # Of a loop of somebody's own, what was left out may be what would have shown the fault.
     if (names := diagnosis.run.unknown) and (full or diagnosis.run.trainer == "unknown"):
@@ -72,7 +74,7 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
     if harmful:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
-        _line(console, f"{_name(lead)}: {lead.message}", 2, _style(lead.severity))
+        _line(console, f"{_name(diagnosis, lead)}: {lead.message}", 2, _style(lead.severity))
         evidence = next((text for text in lead.evidence if text not in lead.message), "")
         if evidence:  # what the message holds already is not said twice
             _line(console, f"seen: {evidence}", 2)
@@ -124,7 +126,7 @@ def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, shown: s
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", _style(finding.severity))
-    title.append(_clean(_name(finding)), "bold")
+    title.append(_clean(_name(diagnosis, finding)), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
     console.print(Padding(title, (0, 0, 0, indent), expand=False))
@@ -150,9 +152,10 @@ def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, shown: s
         console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, indent), expand=False))
 
 
-def _name(finding: Finding) -> str:
+def _name(diagnosis: Diagnosis, finding: Finding) -> str:
     """Return a check with its cause and where the finding begins."""
-    onset = "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
+    unit = "row" if NUMBERED in diagnosis.run.notes else "step"
+    onset = "the run as a whole" if finding.since_step is None else f"since {unit} {finding.since_step}"
     return f"{finding.check} ({finding.cause.replace('_', ' ')}), {onset}"
 
 
@@ -166,7 +169,8 @@ def _unknown_lines(unknown: Sequence[Finding]) -> Iterator[str]:
         else:
             by_reason.setdefault((finding.message, finding.would_tell), []).append(finding.check)
     for (reason, would_tell), checks in by_reason.items():
-        hint = f"; {', '.join(map(in_words, would_tell))} would tell" if would_tell else ""
+        unnamed = [words for words in map(in_words, would_tell) if words not in reason]  # what is lacking is said once
+        hint = f"; {', '.join(unnamed)} would tell" if unnamed else ""
         yield f"{', '.join(checks)}: {reason}{hint}"
     if by_quantity:
         quantities = (f"{quantity} ({', '.join(checks)})" for quantity, checks in by_quantity.items())

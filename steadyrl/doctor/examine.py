@@ -118,7 +118,7 @@ class Diagnosis:
     @property
     def rise(self) -> str:
         """What makes the rest weigh little, as the end of a sentence."""
-        return f"beside {self._scores}" if self._scores else "while the reward rises"
+        return f"beside {self._scores.replace(': ', ' (', 1)})" if self._scores else "while the reward rises"
 
     @property
     def _scores(self) -> str:

@@ -16,6 +16,7 @@ from steadyrl.core.types import Finding
 from steadyrl.core.words import counted
 
 MOST_UNKNOWN = 5  # names shown of those that could not be placed
+NUMBERED = "the rows name no step and are numbered from 1 in the order of writing"  # a note of a reader
 
 
 @dataclass(frozen=True)
@@ -257,11 +258,15 @@ class Run:
         (first, last), algorithm = self.span, f", {self.algorithm}" if self.algorithm else ""
         if not self.series:
             stated = sum(evaluation.course for evaluation in self.evaluations)
-            courses = f", {counted(stated, 'course')} in words" if stated else ""
-            scores = counted(len(self.evaluations) - stated, "score")
-            return f"{scores} before and after training{courses}, and no rows"
-        rows = f"1 row (step {first}" if self.steps == 1 else f"{self.steps} rows ({first} to {last}"
-        return f"{who}{algorithm}, {rows}{averaged})"
+            scores = len(self.evaluations) - stated
+            kinds = [f"{counted(scores, 'score')} before and after training"] if scores else []
+            kinds += [f"{counted(stated, 'course')} in words"] if stated else []
+            return f"{', '.join(kinds)}, and no rows"
+        numbered = NUMBERED in self.notes
+        where = f"{'numbered ' if numbered else ''}{first} to {last}"
+        if self.steps == 1:
+            where = "of no step" if numbered else f"step {first}"
+        return f"{who}{algorithm}, {counted(self.steps, 'row')} ({where}{averaged})"
 
     @property
     def left_out(self) -> str:

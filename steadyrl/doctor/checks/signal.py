@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steadyrl.core.types import Severity
-from steadyrl.core.words import percent
+from steadyrl.core.words import counted, percent
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain, worsens
 from steadyrl.doctor.names.shapes import pays_for_right
@@ -58,7 +58,8 @@ def no_signal_groups(run: Run) -> Result:
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and readings.direction(share) <= 0:
-        return Unknown(f"{percent(late)} of the groups have equal rewards, in {len(share)} rows only")
+        level = f"{percent(late)} of the groups have equal rewards at the end"
+        return Unknown(f"{level}, and {counted(len(share), 'row')} are too few to tell")
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run)
@@ -71,14 +72,13 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
     worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in EARN and _may_gain(run)
-    course = f"{number(early)} at the start, {number(late)} at the end (means)"
     logged = "Score a good and a bad answer by hand: their rewards have to differ." if reason == NO_TWO else ""
     return Found(
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_share_text(basis, mean if idle else late, run.averaged_over > 1 and idle)} teach nothing: {reason}",
-        (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
+        f"{_share_text(basis, share, mean if idle else late, run.averaged_over > 1 and idle)} nothing: {reason}",
+        (f"{basis}: {readings.both_ends(early, late) if len(share) > 1 else f'{number(late)} in the only row'}",),
         logged,
     )
 
@@ -96,11 +96,12 @@ def _stuck(run: Run) -> str:
     )
 
 
-def _share_text(basis: str, share: float, estimated: bool) -> str:
-    if basis.startswith(ROWS):
-        rows = "steps, as many as make whole rows so," if estimated else "rows"
-        return f"in {percent(share)} of the {rows} {basis.removeprefix(ROWS)}, so that they"
-    return f"{percent(share)} of the groups have equal rewards and"
+def _share_text(basis: str, share: Series, level: float, estimated: bool) -> str:
+    if not basis.startswith(ROWS):
+        return f"{percent(level)} of the groups have equal rewards and teach"
+    rows = "steps, as many as make whole rows so," if estimated else "rows"
+    where = "the only row" if len(share) == 1 and not estimated else f"{percent(level)} of the {rows}"
+    return f"in {where} {basis.removeprefix(ROWS)}, so that {'it teaches' if len(share) == 1 else 'they teach'}"
 
 
 def _equal_cause(run: Run) -> tuple[str, str]:

@@ -24,7 +24,7 @@ SOLVED = ((0.9, 1.0), (90.0, 100.0))  # shares of which nothing is wrong if they
 def stated_course(run: Run) -> Result:
     courses = [evaluation for evaluation in run.evaluations if evaluation.course]
     if not courses:
-        return Unknown("no sentence says how a metric began and ended", ("evaluations",))
+        return Unknown("the log has no sentence on how a metric went", ("courses",))
     for course in courses:
         if cause := _fault(course):
             level = "is NaN" if math.isnan(course.after) else f"stays at {number(course.before)}"

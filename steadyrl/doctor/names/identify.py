@@ -469,7 +469,7 @@ def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
 def _notes(table: Table, log: RawLog, guessed: list[_Match]) -> list[str]:
     logged = {spelling for column in log.columns for spelling in table.bare(column)}
     notes = [caveat for name, caveat in table.caveats.items() if name in logged]
-    if table is COMMON:
+    if table is COMMON and log.columns:
         notes = ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
     if pairs := ", ".join(f"{match.source} as {match.name.quantity}" for match in guessed):
         notes.append(f"guessed by their words and values, so see that they are these: {pairs}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from steadyrl.core.errors import RunError
 from steadyrl.doctor.readers.spelling import MAX_NESTING, english, listed, numbers, with_truths
-from steadyrl.doctor.series import Column, RawLog, distinct_steps
+from steadyrl.doctor.series import NUMBERED, Column, RawLog, distinct_steps
 
 POINT = " step"  # the key of a row that is one value of a tracker; no metric begins with a space
 # The first that most rows have. What a tracker counts itself ("_step") is the number of its log calls where the
@@ -37,7 +37,6 @@ STEP_FORMS = re.compile(
 TRACKER_STEP_KEYS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 # Where training rows name their step by one of these, evaluation rows may by another.
 SAME_STEP = ("train/global_step", "trainer/global_step", "global_step", "eval/global_step")
-NUMBERED = "the rows name no step and are numbered from 1 in the order of writing"
 SUMMARY = "train_runtime"  # the last row of Hugging Face's Trainer has means over the whole run
 # Lists of one number for each completion are summarised.
 LISTS = ("rewards", "reward", "scores", "advantages", "response_lengths", "completion_lengths")
