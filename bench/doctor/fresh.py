@@ -1,7 +1,8 @@
 """The tables of bench/results/doctor_fresh.md, from labels and answers: python bench/doctor/fresh.py.
 
 Everything else on the page is written by hand. A label's "first" is what the doctor said before a log of its set had
-taught a rule, "after" what it says since; "form" stands where the file's ending does not tell it.
+taught a rule, "after" what it says since; "form" stands where the file's ending does not tell it. "second" is what a
+second reader said of the file alone, who knew neither the label nor the doctor's answer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main() -> None:
     """Replace the tables on the page."""
     labels = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
     page = PAGE.read_text(encoding="utf-8")
-    for table in (by_set(labels), by_form(labels), each(labels)):
+    for table in (by_set(labels), by_form(labels), by_reader(labels), each(labels)):
         page = replaced(page, table)
     PAGE.write_text(page, encoding="utf-8")
 
@@ -75,6 +76,30 @@ def by_form(labels: Sequence[Label]) -> list[str]:
     sizes |= {state: lambda x, state=state: x["state"] == state for state in ANSWERS}  # type: ignore[misc]
     rows = [(what, *(str(sum(map(counts, x))) for x in groups.values())) for what, counts in sizes.items()]
     return _table(("first / now", *groups), [*rows, *_counts(groups)])
+
+
+def by_reader(labels: Sequence[Label]) -> list[str]:
+    """Return the table of what a second reader and the doctor at first said of the same logs."""
+    twice = [x for x in labels if "second" in x]
+    groups = {state: [x for x in twice if x["state"] == state] for state in ANSWERS}
+    sick_words = ("named", "wrong", "elsewhere", "false alarm")
+    counted: dict[str, Callable[[Label], bool]] = {
+        "logs": lambda _: True,
+        "reader: sick": lambda x: x["second"]["state"] == "sick",
+        "reader: sick, with a word of the label": lambda x: x["second"]["state"] == "sick" and names_cause(x),
+        "reader: healthy": lambda x: x["second"]["state"] == "healthy",
+        "doctor: sick": lambda x: x["first"] in sick_words,
+        "doctor: sick, with a word of the label": lambda x: x["first"] == "named",
+        "doctor: healthy": lambda x: x["first"] == ("right" if x["state"] == "healthy" else "called healthy"),
+    }
+    rows = [(what, *(str(sum(map(counts, x))) for x in groups.values())) for what, counts in counted.items()]
+    return _table(("of a label", *groups), rows)
+
+
+def names_cause(label: Label) -> bool:
+    """Return whether the second reader's cause has a word of the first one's label."""
+    cause = re.sub("[-_]", " ", label["second"]["cause"].lower())
+    return any(re.sub("[-_]", " ", word.lower()) in cause for word in label["any_of"])
 
 
 def each(labels: Sequence[Label]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shutil
 import tomllib
@@ -16,7 +15,7 @@ import steadyrl
 from steadyrl.cli.terminal import note, printable
 from steadyrl.core.errors import ConfigError
 from steadyrl.core.rundir import not_written
-from steadyrl.core.words import shell_command
+from steadyrl.core.words import did_you_mean, shell_command
 from steadyrl.show.page.records import Facts
 from steadyrl.show.page.terminal import show
 
@@ -35,8 +34,7 @@ def examples_command(
         return
     key = name.removeprefix(f"{_FOLDER}/").removesuffix(".toml").removesuffix(".ipynb")
     if key not in examples:
-        close = difflib.get_close_matches(key, examples, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "`steadyrl examples` lists them"
+        hint = did_you_mean(key, examples, "`steadyrl examples` lists them")
         raise ConfigError(f"there is no example '{name:.80}'; {hint}")
     copied = copy_example(examples[key], Path.cwd())
     for path in copied:

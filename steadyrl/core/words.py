@@ -1,6 +1,8 @@
-"""Counts, shares and commands in sentences."""
+"""Counts, shares, commands and names in sentences."""
 
+import difflib
 import shlex
+from collections.abc import Iterable
 
 
 def counted(count: int, noun: str) -> str:
@@ -18,3 +20,9 @@ def percent(share: float) -> str:
     if 0.0 < share <= 0.005:
         return f"{100.0 * share:.1g}%"
     return f"{100.0 - float(f'{100.0 * (1.0 - share):.1g}'):.12g}%" if 0.995 <= share < 1.0 else f"{share:.0%}"
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str, count: int = 1) -> str:
+    """Return a question that names what an unknown name may be meant to be, or another text where none is like it."""
+    close = difflib.get_close_matches(name, names, n=count)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise

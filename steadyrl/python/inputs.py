@@ -6,7 +6,6 @@ the same prompts or weights are never written twice. ``learning_rate=1e-4`` is `
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -26,6 +25,7 @@ from steadyrl.core.config import PLUGIN_NAMES, Config, settings_class
 from steadyrl.core.errors import ConfigError, DataError, SteadyError, exception_line
 from steadyrl.core.plugins import require, session_path
 from steadyrl.core.rundir import write_text
+from steadyrl.core.words import did_you_mean
 from steadyrl.loop.tasks.data_files import JUDGES, SPLIT_IN, TRAIN
 
 FOLDER = ".inputs"  # hidden, for what looks for runs and logs passes over it
@@ -305,6 +305,5 @@ def _table_of(keyword: str, plugin_settings: Mapping[str, type[BaseModel] | None
         raise ConfigError(f"no setting is called {keyword}; it is {answer} here")
     classes = [*_SECTIONS.values(), *filter(None, plugin_settings.values())]
     names = sorted({*_SECTIONS, *(name for fields in classes for name in fields.model_fields)})
-    close = difflib.get_close_matches(keyword, names, n=1)
-    hint = f"did you mean {close[0]}?" if close else "docs/config.md lists all settings"
+    hint = did_you_mean(keyword, names, "docs/config.md lists all settings")
     raise ConfigError(f"no setting is called {keyword}; {hint}")

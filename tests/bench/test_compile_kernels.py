@@ -7,7 +7,7 @@ import pytest
 
 from tests import needs
 
-needs.package("torch")
+needs.skip_without_packages("torch", extra="torch")
 triton = needs.package("triton", extra="test")
 GPU = Path(__file__).parents[2] / "bench" / "gpu"
 

@@ -45,9 +45,26 @@ def test_what_stands_in_a_thread_is_a_write_up_whatever_its_file_is_called(fresh
     assert "| sick | 1 | 1 | 1 | 0 | 0 | 1 |" in table
 
 
+def test_a_second_reader_counts_where_one_read_and_by_the_words_of_the_label(fresh):
+    asked = {"a.json": ("sick", "identical rewards"), "b.ipynb": ("sick", "KL-drift"), "c.md": ("sick", "")}
+    labels = [
+        {**x, "any_of": ["kl_drift"], "second": dict(zip(("state", "cause"), asked[x["file"]], strict=True))}
+        if x["file"] in asked
+        else x
+        for x in LABELS
+    ]
+    table = fresh.by_reader(labels)
+    assert table[0] == "| of a label | sick | healthy | undecided |"
+    assert "| logs | 2 | 1 | 0 |" in table
+    assert "| reader: sick | 2 | 1 | 0 |" in table
+    assert "| reader: sick, with a word of the label | 1 | 0 | 0 |" in table
+    assert "| doctor: sick | 1 | 0 | 0 |" in table
+    assert "| doctor: healthy | 0 | 1 | 0 |" in table
+
+
 def test_the_page_has_the_tables_of_its_labels(fresh):
     labels = [json.loads(line) for line in fresh.LABELS.read_text(encoding="utf-8").splitlines()]
     page = fresh.PAGE.read_text(encoding="utf-8")
-    for table in (fresh.by_set(labels), fresh.by_form(labels), fresh.each(labels)):
+    for table in (fresh.by_set(labels), fresh.by_form(labels), fresh.by_reader(labels), fresh.each(labels)):
         assert "\n".join(table) in page
         assert fresh.replaced(page, table) == page

@@ -12,7 +12,7 @@ from tests import needs
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("peft", extra="torch")
 
 BENCH = Path(__file__).parents[2] / "bench"
 SMALL = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -10,7 +10,7 @@ import pytest
 from tests import needs
 
 transformers = needs.package("transformers")
-needs.package("accelerate", "quantized")
+needs.skip_without_packages("accelerate", extra="quantized")
 
 import torch  # noqa: E402
 

@@ -33,8 +33,8 @@ def test_a_keyword_is_the_setting_of_that_name(keywords, settings):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"stps": 1, "lora_rnk": 2}, "called stps; did you mean steps?; no setting is called lora_rnk; did you mean"),
-        ({"learning_rat": 1}, "no setting is called learning_rat; did you mean learning_rate?"),
+        ({"stps": 1, "lora_rnk": 2}, "called stps; did you mean 'steps'?; no setting is called lora_rnk; did you mean"),
+        ({"learning_rat": 1}, "no setting is called learning_rat; did you mean 'learning_rate'?"),
         ({"beta": 1}, "no setting is called beta; it is algorithm.args.kl_coef here"),
         ({"load_in_4bit": True}, "load_in_4bit; it is backend.args.quantize = 'nf4' with model.lora_rank here"),
         ({"train_dataset": []}, "it is task.args.path, or the argument prompts of train, here"),

@@ -5,7 +5,6 @@ Every column of the log becomes a series or is named in ``Run.unknown``; nothing
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.words import did_you_mean
 from steadyrl.doctor.names import derive
 from steadyrl.doctor.names.derive import first, number
 from steadyrl.doctor.names.shapes import guesses, pays_for_right, words
@@ -306,12 +306,9 @@ def meaning_of(name: str) -> Name:
         pattern = best_pattern(table.names, name)
         if pattern is not None:
             return table.names[pattern].filled(wildcard(pattern, name) or "")
-    close = difflib.get_close_matches(name, [*COMMON.names, *TABLES[0].names], n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
-    raise ConfigError(
-        f"got '{name:.80}' for what a metric is; expected a name of docs/metrics.md, or a common one such as reward or "
-        f"kl{hint}"
-    )
+    form = "expected a name of docs/metrics.md, or a common one such as reward or kl"
+    hint = did_you_mean(name, [*COMMON.names, *TABLES[0].names], form)
+    raise ConfigError(f"got '{name:.80}' for what a metric is; {hint}")
 
 
 def checked_names(names: Any) -> dict[str, str]:
@@ -337,8 +334,7 @@ def require_named(names: Mapping[str, str], runs: Iterable[Run]) -> None:
     logged |= {estimate.source for run in runs for estimates in run.series.values() for estimate in estimates}
     # A name may have in front of it what a tracker put there.
     if missing := [name for name in names if not any(f"/{name}".endswith(f"/{source}") for source in logged)]:
-        close = difflib.get_close_matches(missing[0], sorted(logged), n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(sorted(logged)[:10])}"
+        hint = did_you_mean(missing[0], sorted(logged), f"it has {', '.join(sorted(logged)[:10])}")
         raise ConfigError(f"no log has a metric '{missing[0]:.80}'; {hint}")
 
 

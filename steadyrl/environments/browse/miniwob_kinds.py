@@ -6,9 +6,8 @@ expert of ours solves it, or would if it understood the words of the goal. All o
 
 from __future__ import annotations
 
-import difflib
-
 from steadyrl.core.errors import ConfigError
+from steadyrl.core.words import did_you_mean
 from steadyrl.environments.browse.miniwob_experts import PLAIN, Expert
 from steadyrl.environments.browse.miniwob_journeys import JOURNEYS
 
@@ -61,6 +60,6 @@ def require_playable(kind: str) -> None:
             f"task.args.kinds: '{kind}' of MiniWoB++ cannot be played with the actions of this task: {REFUSED[kind]}; "
             "leave it out (docs/tasks/browse.md lists the kinds that can)"
         )
-    close = difflib.get_close_matches(kind, [*EXPERTS, *WITHOUT_EXPERT, *REFUSED], n=3)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "expected a name such as 'click-tab'"
+    names = [*EXPERTS, *WITHOUT_EXPERT, *REFUSED]
+    hint = did_you_mean(kind, names, "expected a name such as 'click-tab'", count=3)
     raise ConfigError(f"task.args.kinds: MiniWoB++ has no page '{kind}'; {hint}")

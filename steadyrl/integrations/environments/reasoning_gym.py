@@ -14,7 +14,6 @@ score = 1.0
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 import textwrap
@@ -28,6 +27,7 @@ from steadyrl.core.errors import ConfigError, DataError, exception_line
 from steadyrl.core.protocols import RewardFn
 from steadyrl.core.sections import Section
 from steadyrl.core.types import Message, Problem, Rollout
+from steadyrl.core.words import did_you_mean
 from steadyrl.loop.rewards.calls import within
 
 # Some of reasoning-gym's scorers call ``eval`` or sympy's ``parse_expr``, which evaluates too, on what a policy wrote.
@@ -129,9 +129,8 @@ class ReasoningGymTask:
         sets = []
         for name in names:
             if name not in gym.factory.DATASETS:
-                close = difflib.get_close_matches(name, gym.factory.DATASETS, n=3)
-                all_names = ", ".join(sorted(gym.factory.DATASETS))
-                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {all_names}"
+                all_names = sorted(gym.factory.DATASETS)
+                hint = did_you_mean(name, all_names, f"there are {', '.join(all_names)}", count=3)
                 raise ConfigError(f"reasoning-gym has no data set '{name:.80}'; {hint}")
             args = {**settings.dataset_args.get(name, {}), **numbered}
             try:

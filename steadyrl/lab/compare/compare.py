@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +18,7 @@ from steadyrl.core.errors import DataError
 from steadyrl.core.protocols import Task
 from steadyrl.core.rundir import write_json
 from steadyrl.core.types import DECODINGS, Decoding
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, did_you_mean
 from steadyrl.doctor.examine import diagnose
 from steadyrl.lab.compare.answers import Answers, AnswersFile, Questions, answer, has_all_answers
 from steadyrl.lab.compare.findings import MEASURED, TOTAL, findings, metric_row, part_names, sample_value
@@ -255,8 +254,7 @@ def _require_metric(metric: str, questions: Questions, measured: Collection[str]
     """Refuse (DataError) a metric that is neither a reward nor, where the answers' parts are known, one of these."""
     names = {TOTAL, *MEASURED, *measured}
     if measured and metric not in names and metric not in {term.name for term in questions.terms}:
-        close = difflib.get_close_matches(metric, names, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are: {', '.join(sorted(names))}"
+        hint = did_you_mean(metric, names, f"there are: {', '.join(sorted(names))}")
         raise DataError(f"no reward part is called '{metric}'; {hint}")
 
 

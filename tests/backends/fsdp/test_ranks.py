@@ -17,13 +17,10 @@ from tests.backends.fsdp.forked import on_ranks
 from tests.rounding import NATS, OF_BFLOAT16, rounding
 
 torch = needs.package("torch")
-needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("transformers", "peft", extra="torch")
 
-from peft import PeftModel  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch.distributed import HashStore  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
 
 from steadyrl.backends.fsdp import ranks, state  # noqa: E402
 from steadyrl.backends.fsdp.torchrun import Place  # noqa: E402
@@ -138,9 +135,11 @@ def test_what_two_ranks_save_has_their_log_probs_in_transformers(settings, tmp_p
     found, codes = on_ranks(2, work.export, settings, tmp_path)
     assert codes == [0, 0], found
     tokens, mask, expected = found
-    model = AutoModelForCausalLM.from_pretrained(settings["model"]["path"] if rank else tmp_path / "policy")
+    transformers, peft = needs.package("transformers"), needs.package("peft")
+    place = settings["model"]["path"] if rank else tmp_path / "policy"
+    model = transformers.AutoModelForCausalLM.from_pretrained(place)
     if rank:
-        model = PeftModel.from_pretrained(model, tmp_path / "policy")
+        model = peft.PeftModel.from_pretrained(model, tmp_path / "policy")
         saved = load_file(tmp_path / "policy" / "adapter_model.safetensors")
         kept_in = torch.float32 if weights == "fp32" else torch.bfloat16  # as the ranks gather it to sample
         assert {tensor.dtype for tensor in saved.values()} == {kept_in}

@@ -11,7 +11,7 @@ from steadyrl.loop.rollout.episode import text_of
 from tests import needs
 from tests.loop.rewards.test_trl import group, scored, trl
 
-needs.package("torch")
+needs.skip_without_packages("torch", extra="torch")
 transformers = needs.package("transformers")
 
 from steadyrl.backends.huggingface.folder import BASE_MODEL  # noqa: E402

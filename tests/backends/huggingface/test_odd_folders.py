@@ -11,7 +11,7 @@ from steadyrl.core.errors import ModelError
 from steadyrl.core.sections import ModelSection
 from tests import needs
 
-needs.package("transformers")
+needs.skip_without_packages("transformers", extra="torch")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests import needs
 from tests.chat_tokenizers import SMOLLM2, chat_tokenizer, fast_tokenizer
 
 needs.skip_without_packages("renderers", "httpx", extra="agents")
-needs.package("torch")
+needs.skip_without_packages("torch", extra="torch")
 
 # The parts of Qwen3's template that conversations without reasoning come to.
 QWEN3 = """{%- macro system() %}{% if messages[0].role == 'system' %}{{ messages[0].content + '\\n\\n' }}{% endif %}{% endmacro %}

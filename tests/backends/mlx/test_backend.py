@@ -32,8 +32,7 @@ from tests.rounding import NATS, rounding
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
-needs.package("mlx", extra="mlx")
-needs.package("mlx_lm", extra="mlx")
+needs.skip_without_packages("mlx", "mlx_lm", extra="mlx")
 
 import mlx.core as mx  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402

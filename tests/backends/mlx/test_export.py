@@ -11,10 +11,9 @@ from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
-peft = needs.package("peft")
-needs.package("mlx", extra="mlx")
+needs.skip_without_packages("peft", extra="torch")
+needs.skip_without_packages("mlx", "mlx_lm", extra="mlx")
 mx = needs.package("mlx.core", extra="mlx")
-needs.package("mlx_lm", extra="mlx")
 
 from steadyrl.backends.mlx.backend import MlxBackend  # noqa: E402
 
@@ -48,9 +47,10 @@ def test_an_export_loads_in_transformers_with_equal_logprobs(tiny_models, tmp_pa
     folder = tmp_path / "export"
     folder.mkdir()
     record = plugins.load("exporter", "mlx")(settings, tmp_path / "saved", folder, merge)
-    reader = peft.AutoPeftModelForCausalLM if rank and not merge else transformers.AutoModelForCausalLM
+    adapter = rank and not merge
+    reader = needs.package("peft").AutoPeftModelForCausalLM if adapter else transformers.AutoModelForCausalLM
     np.testing.assert_allclose(logprobs(reader.from_pretrained(folder).eval()), expected, atol=NATS)
-    assert record["kind"] == ("adapter" if rank and not merge else "weights")
+    assert record["kind"] == ("adapter" if adapter else "weights")
     assert transformers.GenerationConfig.from_pretrained(folder).eos_token_id == [1]
     untrained = transformers.AutoModelForCausalLM.from_pretrained(tiny_models["llama"]).eval()
     assert np.abs(logprobs(untrained) - expected).max() > 0.01
@@ -58,7 +58,7 @@ def test_an_export_loads_in_transformers_with_equal_logprobs(tiny_models, tmp_pa
 
 def test_an_adapter_that_peft_wrote_is_read(tiny_models, tmp_path):
     _, _, backend = checkpointed(tmp_path / "saved", tiny_models["llama"], 4)
-    model = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "saved" / "policy").eval()
+    model = needs.package("peft").AutoPeftModelForCausalLM.from_pretrained(tmp_path / "saved" / "policy").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:

@@ -9,7 +9,7 @@ import pytest
 
 from tests import needs
 
-needs.package("mlx", extra="mlx")
+needs.skip_without_packages("mlx", extra="mlx")
 
 PROGRAM = """
 import logging

@@ -6,7 +6,7 @@ import pytest
 from tests import needs
 from tests.rounding import rounding
 
-needs.package("mlx", extra="mlx")
+needs.skip_without_packages("mlx", extra="mlx")
 
 import mlx.core as mx  # noqa: E402
 

@@ -12,8 +12,7 @@ from tests.rounding import NATS
 
 torch = needs.package("torch")
 transformers = needs.package("transformers")
-needs.package("mlx", extra="mlx")
-needs.package("mlx_lm", extra="mlx")
+needs.skip_without_packages("mlx", "mlx_lm", extra="mlx")
 
 import mlx.core as mx  # noqa: E402
 from mlx_lm.utils import load_model as load_with_defaults  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 from tests import needs
 
 torch = needs.package("torch")
-needs.package("transformers")
+needs.skip_without_packages("transformers", extra="torch")
 
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32  # noqa: E402
 

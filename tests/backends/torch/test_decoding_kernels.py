@@ -10,7 +10,7 @@ import pytest
 from tests import needs
 
 torch = needs.package("torch")
-needs.package("transformers")
+needs.skip_without_packages("transformers", extra="torch")
 
 from steadyrl.backends.torch import masters  # noqa: E402
 from steadyrl.backends.torch.draw import sampler  # noqa: E402

@@ -14,8 +14,7 @@ from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, scored_batch, step
 
 torch = needs.package("torch")
-needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("transformers", "peft", extra="torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 

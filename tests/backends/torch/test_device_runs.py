@@ -25,8 +25,7 @@ from tests.backends.ppo_batch import NARROW, prompts_of, scored_batch, step
 from tests.rounding import NATS
 
 torch = needs.package("torch")
-needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("transformers", "peft", extra="torch")
 
 from steadyrl.backends.torch.read.packed import pack  # noqa: E402
 from steadyrl.backends.torch.save.export import export_policy  # noqa: E402

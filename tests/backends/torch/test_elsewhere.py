@@ -12,8 +12,7 @@ from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, NARROW, PLAIN, prompts_of, scored_batch, step
 
 torch = needs.package("torch")
-needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("transformers", "peft", extra="torch")
 
 from steadyrl.backends.torch.arithmetic import fast_float32, full_float32  # noqa: E402
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402

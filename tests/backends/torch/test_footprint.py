@@ -24,8 +24,7 @@ from tests import needs
 from tests.backends.ppo_batch import ALGORITHM, train
 
 torch = needs.package("torch")
-needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("transformers", "peft", extra="torch")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 

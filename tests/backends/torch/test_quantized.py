@@ -9,8 +9,7 @@ from tests.backends.ppo_batch import ALGORITHM, NARROW, scored_batch, step, trai
 from tests.rounding import NATS
 
 torch = needs.package("torch")
-needs.package("transformers")
-needs.package("peft")
+needs.skip_without_packages("transformers", "peft", extra="torch")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 from steadyrl.backends.torch.load.quantized import adam  # noqa: E402

@@ -14,7 +14,7 @@ from steadyrl.maths.batch import make_batch, take_rows
 from tests import needs
 
 torch = needs.package("torch")
-needs.package("transformers")
+needs.skip_without_packages("transformers", extra="torch")
 
 from steadyrl.backends.torch.backend import TorchBackend  # noqa: E402
 

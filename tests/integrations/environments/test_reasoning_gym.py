@@ -80,7 +80,7 @@ def test_no_question_is_on_both_sides_or_twice_and_seeds_do_not_overlap():
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (gym("chain_sums"), "no data set 'chain_sums'; did you mean chain_sum"),
+        (gym("chain_sums"), "no data set 'chain_sums'; did you mean 'chain_sum"),
         (gym("chain_sum", dataset_args={"chain_sum": {"terms": 3}}), "unexpected keyword argument 'terms'"),
         (gym("chain_sum", dataset_args={"chain_sum": {"min_terms": 0}}), "min_terms"),
         (gym("composite"), "cannot be made"),

@@ -11,7 +11,7 @@ from tests import needs
 from tests.chat_tokenizers import SMOLLM2, chat_tokenizer, unmerged
 
 needs.skip_without_packages("renderers", "httpx", extra="agents")
-needs.package("torch")
+needs.skip_without_packages("torch", extra="torch")
 
 TOOL = {
     "type": "function",
