@@ -79,9 +79,9 @@ def measured(work: Callable[[], Any]) -> tuple[float, int, int, Any]:
     tokens, kept = [0], [0]
     prefill, hand_over = Decoder.prefill, Prefixes.hand_over
 
-    def counting(self: Decoder, ids: Any, visible: Any, *more: Any) -> Any:
+    def counting(self: Decoder, ids: Any, visible: Any, *more: Any, **named: Any) -> Any:
         tokens[0] += int(visible.sum())
-        return prefill(self, ids, visible, *more)
+        return prefill(self, ids, visible, *more, **named)
 
     def weighing(self: Prefixes, prompts: Any) -> Any:
         layers = [x for one in self._cached.values() for of in (one.keys, one.values) for x in of.values()]
