@@ -1,0 +1,100 @@
+"""Training on pairs: what is learned of their order, from metrics under the names of several trainers."""
+
+import numpy as np
+import pytest
+
+from steadyrl.doctor.examine import diagnose
+
+ROWS = 45
+TIME = np.linspace(0.0, 1.0, ROWS)
+TRL = {"accuracy": "rewards/accuracies", "margin": "rewards/margins", "chosen": "rewards/chosen",
+       "rejected": "rewards/rejected", "logp": "logps/chosen"}  # fmt: skip
+OF_OWN = {"accuracy": "preference_accuracy", "margin": "reward_margin", "chosen": "chosen_rewards",
+          "rejected": "rejected_rewards", "logp": "chosen_logps"}  # fmt: skip
+
+
+def noisy(values, scale=0.02, seed=3):
+    return np.asarray(values) + scale * np.random.default_rng(seed).normal(size=ROWS)
+
+
+def diagnosis_of(names=TRL, every=15, evaluations=None, **columns):
+    """Diagnose a run that learns the order of its pairs but for some columns."""
+    healthy = {"accuracy": noisy(0.52 + 0.2 * TIME), "margin": noisy(0.9 * TIME), "chosen": noisy(0.2 * TIME),
+               "rejected": noisy(-0.7 * TIME), "logp": noisy(-180 - 10 * TIME, 1.0)}  # fmt: skip
+    log = {"step": np.arange(1, ROWS + 1) * 5, "loss": noisy(0.69 - 0.2 * TIME), "grad_norm": noisy(3 + 0 * TIME, 0.2),
+           "learning_rate": np.full(ROWS, 8e-7)}  # fmt: skip
+    log |= {names.get(name, name): values for name, values in {**healthy, **columns}.items() if values is not None}
+    rows = [dict(zip(log, map(float, row), strict=True)) for row in zip(*log.values(), strict=True)]
+    for place, scores in enumerate(evaluations or ()):
+        rows[(place + 1) * every - 1] |= scores
+    (diagnosis,) = diagnose(rows)
+    return diagnosis
+
+
+def causes(diagnosis):
+    return [(f.check, f.cause, f.severity) for f in diagnosis.findings if f.check in ("pair_order", "chosen_unlikely")]
+
+
+@pytest.mark.parametrize("names", [TRL, OF_OWN])
+def test_an_order_that_is_learned_is_healthy_whoever_logs_it(names):
+    assert diagnosis_of(names).verdict == "healthy"
+    assert diagnosis_of(names, accuracy=None).verdict == "healthy"
+    assert diagnosis_of(names, margin=None).verdict == "healthy"
+    assert diagnosis_of(names, accuracy=None, margin=None).verdict == "healthy"  # the rewards of both tell the margin
+
+
+def test_pairs_that_stay_alike_ask_for_a_higher_rate_or_for_what_is_trained():
+    still = {"accuracy": noisy(0.5 + 0 * TIME, 0.04), "margin": noisy(0 * TIME, 0.01), "chosen": noisy(0 * TIME, 0.01),
+             "rejected": noisy(0 * TIME, 0.01), "loss": noisy(0.693 + 0 * TIME, 0.004)}  # fmt: skip
+    low = diagnosis_of(**still)
+    assert causes(low) == [("pair_order", "rate_too_low", "warning")]
+    assert low.findings[0].overrides == ("learning_rate=4e-06",)
+    high = diagnosis_of(**still, learning_rate=np.full(ROWS, 2e-5))
+    assert causes(high) == [("pair_order", "not_trained", "warning")]
+    assert high.findings[0].overrides == ()
+
+
+def test_a_loss_that_rises_diverges():
+    found = diagnosis_of(loss=noisy(0.69 + 1.3 * TIME), margin=noisy(-2 * TIME), accuracy=noisy(0.5 - 0.1 * TIME))
+    assert causes(found) == [("pair_order", "diverges", "critical")]
+
+
+BY_HEART = {"accuracy": np.minimum(1.0, 0.55 + TIME), "loss": np.maximum(0.002, 0.69 - 1.5 * TIME), "margin": 14 * TIME}
+
+
+@pytest.mark.parametrize(
+    ("heldout", "severity"),
+    [((), "warning"), ((0.55, 0.58, 0.6), "warning"), ((0.7, 0.8, 0.86), "info")],
+)
+def test_pairs_by_heart_do_harm_where_held_out_pairs_do_not_follow(heldout, severity):
+    evaluations = [{"eval_rewards/accuracies": value} for value in heldout]
+    found = diagnosis_of(evaluations=evaluations, **BY_HEART)
+    assert causes(found) == [("pair_order", "overfit", severity)]
+    assert found.verdict == ("sick" if severity == "warning" else "too little to judge")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "severity"),
+    [
+        ((0.6, 0.7, 0.62), (0.66, 0.6, 0.65), "warning"),
+        ((0.6, 0.7, 0.71), (0.66, 0.6, 0.7), "info"),  # the policy is too sure, and no worse
+        ((0.6, 0.7, 0.72), (0.66, 0.6, 0.58), None),
+    ],
+)
+def test_held_out_pairs_that_get_worse_after_their_best_do_harm(accuracies, losses, severity):
+    pairs = zip(accuracies, losses, strict=True)
+    found = diagnosis_of(evaluations=[{"eval_rewards/accuracies": a, "eval_loss": x} for a, x in pairs])
+    assert causes(found) == ([("pair_order", "heldout_worse", severity)] if severity else [])
+    assert not severity or found.findings[0].since_step == 150
+
+
+@pytest.mark.parametrize(("end", "severity"), [(-210, None), (-290, "info"), (-420, "warning")])
+def test_preferred_answers_that_lose_their_likelihood_are_told_by_how_much(end, severity):
+    found = diagnosis_of(logp=noisy(-180 + np.minimum(1, 2 * TIME) * (end + 180), 1.0))
+    assert causes(found) == ([("chosen_unlikely", "likelihood_displacement", severity)] if severity else [])
+
+
+@pytest.mark.parametrize(("end", "severity"), [(-2.0, None), (-7.0, "info"), (-15.0, "warning")])
+def test_without_log_probs_their_reward_tells_it(end, severity):
+    found = diagnosis_of(logp=None, chosen=noisy(end * np.minimum(1, 2 * TIME)))
+    assert causes(found) == ([("chosen_unlikely", "likelihood_displacement", severity)] if severity else [])
