@@ -122,8 +122,8 @@ class Diagnosis:
 
     @property
     def _scores(self) -> str:
-        """Says which scores training has raised; "" where none are known to be."""
-        return next((finding.message for finding in self.fine if finding.check == "heldout_no_gain"), "")
+        """Says which scores, or which order of pairs, training has raised; "" where none are known to be."""
+        return next((finding.message for finding in self.fine if finding.check in ("heldout_no_gain", "pair_order")), "")
 
     @cached_property
     def _minor(self) -> tuple[str, ...]:

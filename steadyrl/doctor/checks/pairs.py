@@ -37,14 +37,20 @@ def margins(run: Run) -> Series | None:
     return replace(chosen, steps=steps, values=chosen.values[of_chosen] - rejected.values[of_rejected])
 
 
+def accuracies(run: Run) -> Series | None:
+    """Return the share of pairs in order, also where its name alone is no more than "accuracy"."""
+    logged = (series for name in ("pair_accuracy", "reward_part/accuracy", "reward") if (series := run.get(name)))
+    return next((series for series in logged if re.search(ACCURACY, series.source)), None)
+
+
 def has_pairs(run: Run) -> bool:
     """Return True for training on given pairs."""
-    return run.traits.trains_on == "given" and (run.get("pair_accuracy") or margins(run)) is not None
+    return run.traits.trains_on == "given" and (accuracies(run) or margins(run)) is not None
 
 
 @check("pair_order", when=has_pairs)
 def pair_order(run: Run) -> Result:
-    accuracy, margin, loss = run.get("pair_accuracy"), margins(run), run.get("loss")
+    accuracy, margin, loss = accuracies(run), margins(run), run.get("loss")
     order = accuracy if accuracy is not None else margin
     assert order is not None, "the check is for runs with one"
     logged = (("accuracy", accuracy), ("margin", margin), ("loss", loss))
@@ -66,7 +72,7 @@ def pair_order(run: Run) -> Result:
         return overfit
     if accuracy is not None and by_chance:
         return Unknown(f"the order of the pairs is hardly learned: {', '.join(courses)}", ("heldout/*",))
-    return Passed(f"the order of the pairs is learned: {', '.join(courses)}")
+    return Passed(f"pairs whose order is learned: {', '.join(courses)}")
 
 
 @check("chosen_unlikely", when=has_pairs)

@@ -53,7 +53,7 @@ MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first upd
 MOST_NAMES = 2000  # of a log of one row: what has more, such as a vocabulary, is none
 LATER = 10_000  # the rank of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
-PAIRED = re.compile(r"chosen|rejected|margin|accurac", re.IGNORECASE)  # of rewards of pairs
+PAIRED = re.compile(r"chosen|reject|margin|accurac", re.IGNORECASE)  # of rewards of pairs
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
 HELD_OUT = ("eval_", "validation_", "heldout_", "held_out_", "holdout_", "unseen_", "ood_")
@@ -145,7 +145,8 @@ def _pair_traits(log: RawLog, run_traits: Traits) -> Traits:
 
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
-    has_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
+    all_words = {word for name in log.columns for word in words(name)}
+    has_pairs = "chosen" in all_words and not all_words.isdisjoint(("rejected", "reject"))
     rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
     sampled = rewarded or "objective/kl" in log.columns
     return replace(run_traits, trains_on="given") if has_pairs and not sampled else run_traits

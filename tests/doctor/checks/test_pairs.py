@@ -12,6 +12,8 @@ TRL = {"accuracy": "rewards/accuracies", "margin": "rewards/margins", "chosen": 
 OF_OWN = {"accuracy": "preference_accuracy", "margin": "reward_margin", "chosen": "chosen_rewards",
           "rejected": "rejected_rewards", "logp": "chosen_logps"}  # fmt: skip
 
+OF_OPENRLHF = {"accuracy": "acc", "margin": "", "chosen": "chosen_reward", "rejected": "reject_reward", "logp": ""}
+
 
 def noisy(values, scale=0.02, seed=3):
     return np.asarray(values) + scale * np.random.default_rng(seed).normal(size=ROWS)
@@ -33,6 +35,11 @@ def diagnosis_of(names=TRL, every=15, evaluations=None, **columns):
 
 def causes(diagnosis):
     return [(f.check, f.cause, f.severity) for f in diagnosis.findings if f.check in ("pair_order", "chosen_unlikely")]
+
+
+def test_an_accuracy_beside_the_rewards_of_pairs_is_theirs():
+    columns = {"accuracy": noisy(0.5 + 0.3 * TIME), "margin": None, "logp": None}
+    assert diagnosis_of(OF_OPENRLHF, **columns).verdict == "healthy"
 
 
 @pytest.mark.parametrize("names", [TRL, OF_OWN])
