@@ -123,7 +123,7 @@ class Diagnosis:
     @property
     def _scores(self) -> str:
         """Says which scores, or which order of pairs, training has raised; "" where none are known to be."""
-        return next((finding.message for finding in self.fine if finding.check in ("heldout_no_gain", "pair_order")), "")
+        return next((f.message for f in self.fine if f.check in ("heldout_no_gain", "pair_order")), "")
 
     @cached_property
     def _minor(self) -> tuple[str, ...]:
