@@ -14,18 +14,24 @@ from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import number, setting
 
 UNORDERED = math.log(2)  # the loss of DPO, and of a reward model, where both answers of every pair are alike
-LEAST_MARGIN = 0.05  # a margin that changes the loss of DPO by 0.025
+ABOVE = 1.05  # times that loss: no policy that learned an order
+LEAST_MARGIN = 0.1  # of the rewards of DPO, whose loss such a margin lowers by 0.05
 BY_CHANCE = 0.58  # share of pairs: of some hundred pairs a fair coin orders as many
 USUAL_RATE = 5e-6  # of adapters; of all weights a tenth is usual
-ENOUGH = 30  # steps in which an order shows
-WORSE = 1.05  # times the loss of the first rows, or the least one of held-out pairs
-ALL, NO_LOSS, WIDE = 0.98, 0.05, 8.0  # accuracy, loss and margin of pairs that are known by heart
+ENOUGH, WHOLE_RUN = 30, 500  # steps in which an order shows, and in which it should be learned
+SOON = 0.1  # of a run, in which its first row shows where it began
+APART, RATIO = 4.0, 3.0  # the first rewards of both answers, far from 0, and times their margin
+WORSE, MUCH_WORSE = 1.05, 1.2  # times the loss of the first rows, or the least one of held-out pairs
+ALL, NO_LOSS, WIDE = 0.98, 0.05, 10.0  # accuracy, loss and margin of pairs that are learned by heart
+PASSES = 1.5  # over the pairs; in one no pair comes again
 ACCURACY = "accurac|(?<![a-z])acc(?![a-z])"  # in the name of a held-out measurement
 GAP = 0.2  # accuracy on pairs of training above that on held-out ones
 LOST_ACCURACY = 0.03  # of held-out pairs
 FEWEST_EVALUATIONS = 3
+SWINGS = 2  # rows of the second half
 DOUBLED, HALF_MORE = 2.0, 1.5  # times the negative log-likelihood that the preferred answers had
-FAR_DOWN, DOWN = -10.0, -5.0  # rewards of the preferred answers, where no likelihood is logged
+FALLEN = -1.0  # change of the reward of preferred answers that lost likelihood: ten nats at the usual beta
+FAR_DOWN, DOWN = -10.0, -5.0  # change of that reward, where no likelihood is logged
 
 
 def margins(run: Run) -> Series | None:
@@ -40,7 +46,7 @@ def margins(run: Run) -> Series | None:
 def accuracies(run: Run) -> Series | None:
     """Return the share of pairs in order, also where its name alone is no more than "accuracy"."""
     logged = (series for name in ("pair_accuracy", "reward_part/accuracy", "reward") if (series := run.get(name)))
-    return next((series for series in logged if re.search(ACCURACY, series.source)), None)
+    return next((series for series in logged if re.search(ACCURACY, series.source, re.IGNORECASE)), None)
 
 
 def has_pairs(run: Run) -> bool:
@@ -55,22 +61,27 @@ def pair_order(run: Run) -> Result:
     assert order is not None, "the check is for runs with one"
     logged = (("accuracy", accuracy), ("margin", margin), ("loss", loss))
     courses = tuple(f"the {name} {_course(series)}" for name, series in logged if series is not None)
-    if loss is not None and _rises(loss) and _late(loss) > WORSE * _early(loss):
+    if (unlike := _starts_apart(run, margin)) is not None:
+        return unlike
+    if loss is not None and _diverges(loss):
         message = f"the loss rises from {number(_early(loss))} to {number(_late(loss))}"
         return Found("diverges", "critical", None, message, courses)
-    if (worse := _heldout_worse(run)) is not None:
+    heldout = _heldout_accuracy(run, accuracy)
+    if (worse := _heldout_worse(run, heldout)) is not None:
         return worse
-    by_chance = accuracy is None or _late(accuracy) < BY_CHANCE
-    if by_chance and (margin is None or abs(_late(margin)) < LEAST_MARGIN) and not _rises(order):
+    alike = margin is None or abs(_late(margin)) < LEAST_MARGIN
+    shares = [_late(series) for series in (accuracy, heldout) if series is not None]
+    by_chance, whole = min(shares, default=BY_CHANCE * (not alike)) < BY_CHANCE, run.covers(order) >= WHOLE_RUN
+    if by_chance and (whole or (alike and ((course := measure(order)) is None or not course.rose))):
         if run.covers(order) < ENOUGH:
             return Unknown(f"in {run.covers(order)} steps no order of the pairs shows, and it takes {ENOUGH}")
         rate = run.get("learning_rate")
         highest = setting(run, "learning_rate") if rate is None else rate.greatest
-        cause = "rate_too_low" if highest is None or highest < USUAL_RATE else "not_trained"
+        cause = "learning_rate_too_low" if highest is None or highest < USUAL_RATE else "not_trained"
         return Found(cause, "warning", None, f"the order of the pairs is not learned: {courses[0]}", courses)
-    if (overfit := _overfit(run, accuracy, margin, loss)) is not None:
+    if accuracy is not None and (overfit := _overfit(run, accuracy, heldout)) is not None:
         return overfit
-    if accuracy is not None and by_chance:
+    if by_chance:
         return Unknown(f"the order of the pairs is hardly learned: {', '.join(courses)}", ("heldout/*",))
     return Passed(f"pairs whose order is learned: {', '.join(courses)}")
 
@@ -80,10 +91,11 @@ def chosen_unlikely(run: Run) -> Result:
     logp, reward = run.get("chosen_logp"), run.get("chosen_reward")
     if logp is not None and len(logp) > 1 and _early(logp) < 0:
         times = _late(logp) / _early(logp)
-        level = (times >= HALF_MORE) + (times >= DOUBLED)
+        fell = reward is None or _late(reward) - _early(reward) <= FALLEN
+        level = fell * ((times >= HALF_MORE) + (times >= DOUBLED))
         course = f"their log-probability {_course(logp)}"
     elif reward is not None and len(reward) > 1:
-        level = (_late(reward) <= DOWN) + (_late(reward) <= FAR_DOWN)
+        level = sum(_late(reward) - _early(reward) <= bound for bound in (DOWN, FAR_DOWN))
         course = f"their reward {_course(reward)}"
     else:
         return Unknown("the log has neither log-probability nor reward of the preferred answers", ("chosen_reward",))
@@ -112,40 +124,85 @@ def _rises(series: Series) -> bool:
     return levels.rose if levels is not None else _late(series) > WORSE * abs(_early(series))
 
 
+def _diverges(loss: Series) -> bool:
+    """Return True for a loss that rises, or of which several rows of the second half are twice its start."""
+    half = loss.second_half.values
+    swings = np.count_nonzero(half > 2.0 * _early(loss)) >= SWINGS and half.mean() > WORSE * _early(loss)
+    return bool(swings or (_rises(loss) and _late(loss) > WORSE * _early(loss)))
+
+
 def _heldout(run: Run, word: str) -> Series | None:
-    """Return a series of held-out pairs by a word of its name, if it has rows enough to have a course."""
-    matching = (series for name, series in run.with_prefix("heldout/").items() if re.search(word, name))
-    return next((series for series in matching if len(series) >= FEWEST_EVALUATIONS), None)
+    """Return a series of held-out pairs by a word of its name."""
+    heldout = run.with_prefix("heldout/").items()
+    return next((series for name, series in heldout if re.search(word, name, re.IGNORECASE)), None)
 
 
-def _heldout_worse(run: Run) -> Found | None:
-    """Find held-out pairs whose order or loss gets worse after it was best."""
-    accuracy, loss = _heldout(run, ACCURACY), _heldout(run, "loss")
-    if accuracy is not None and accuracy.greatest - accuracy.last > LOST_ACCURACY:
-        best, since = accuracy.greatest, int(accuracy.steps[accuracy.values.argmax()])
-        course = f"their accuracy was best at step {since} ({number(best)}) and ends at {number(accuracy.last)}"
-    elif loss is not None and loss.last > WORSE * loss.least:
-        best, since = loss.least, int(loss.steps[loss.values.argmin()])
-        course = f"their loss was least at step {since} ({number(best)}) and ends at {number(loss.last)}"
+def _heldout_accuracy(run: Run, accuracy: Series | None) -> Series | None:
+    """Return the accuracy on held-out pairs, which a table of evaluations calls by the name of training's."""
+    loss, logged = _heldout(run, "loss"), _heldout(run, ACCURACY)
+    if logged is None and loss is not None and accuracy is not None and np.array_equal(loss.steps, accuracy.steps):
+        return accuracy
+    return logged
+
+
+def _starts_apart(run: Run, margin: Series | None) -> Found | None:
+    """Find first rewards far from 0 of both answers alike, which policy and reference that start alike do not give."""
+    chosen, rejected = run.get("chosen_reward"), run.get("rejected_reward")
+    if chosen is None or rejected is None or margin is None:
+        return None
+    passed = run.get("data_epoch")
+    begun = passed.first / passed.last if passed is not None and passed.last > 0 else chosen.steps[0] / chosen.steps[-1]
+    if begun > SOON:
+        return None
+    both = (chosen.first + rejected.first) / 2.0
+    if min(abs(chosen.first), abs(rejected.first)) < APART or abs(both) < RATIO * abs(margin.first):
+        return None
+    message = (
+        f"the first rewards of both answers are {number(chosen.first)} and {number(rejected.first)}, and 0 is right: "
+    )
+    message += "policy and reference do not start alike"
+    return Found("reference_apart", "warning", int(chosen.steps[0]), message)
+
+
+def _heldout_worse(run: Run, accuracy: Series | None) -> Found | None:
+    """Find held-out pairs whose order or loss gets worse after it was best, or is worse than before training."""
+    loss, of_training = _heldout(run, "loss"), run.get("loss")
+    of_dpo = run.algorithm not in ("kto", "orpo") and of_training is not None and of_training.first < 2.0 * UNORDERED
+    evaluated = loss is not None and len(loss) >= FEWEST_EVALUATIONS
+    compared = accuracy is not None and len(accuracy) >= FEWEST_EVALUATIONS
+    lost = 0.0 if accuracy is None or not compared else accuracy.greatest - accuracy.last
+    times = 1.0 if loss is None or not evaluated or loss.least <= 0 else loss.last / loss.least
+    if accuracy is not None and lost > LOST_ACCURACY:
+        since, grave = int(accuracy.steps[accuracy.values.argmax()]), True
+        course = (
+            f"their accuracy was best at step {since} ({number(accuracy.greatest)}) and ends at {number(accuracy.last)}"
+        )
+    elif loss is not None and times > WORSE:
+        since, grave = int(loss.steps[loss.values.argmin()]), times > MUCH_WORSE or not compared
+        course = f"their loss was {number(loss.least)} at step {since} and ends at {number(loss.last)}"
+    elif loss is not None and of_dpo and loss.last > ABOVE * UNORDERED:
+        since, grave = int(loss.steps[0]), True
+        course = f"their loss ends at {number(loss.last)}, above the 0.693 of a policy that has not been trained"
     else:
         return None
-    keeps = accuracy is not None and accuracy.greatest - accuracy.last <= LOST_ACCURACY
-    change = {"steps": max(since, 1)}
     message = f"training makes held-out pairs worse: {course}"
-    return Found("heldout_worse", "info" if keeps else "warning", since, message, (course,), change=change)
+    change = {"steps": since} if times > WORSE or lost > LOST_ACCURACY else None
+    return Found("heldout_worse", "warning" if grave else "info", since, message, (course,), change=change)
 
 
-def _overfit(run: Run, accuracy: Series | None, margin: Series | None, loss: Series | None) -> Found | None:
-    if accuracy is None or _late(accuracy) < ALL:
-        return None
+def _overfit(run: Run, accuracy: Series, heldout: Series | None) -> Found | None:
+    """Find pairs that are learned by heart: they come again with nothing left to learn, or are ever further apart."""
+    margin, loss, passes = margins(run), run.get("loss"), run.get("data_epoch")
+    wide = margin is not None and _late(margin) >= WIDE
     lossless = loss is not None and _late(loss) < NO_LOSS
-    if not lossless and (margin is None or _late(margin) < WIDE):
+    if _late(accuracy) < ALL or not (lossless or wide):
         return None
-    heldout = _heldout(run, ACCURACY)
     ends = f"accuracy {number(_late(accuracy))}" + (f", loss {number(_late(loss))}" if loss is not None else "")
+    again = passes is None or passes.last >= PASSES
     apart = heldout is None or _late(accuracy) - heldout.last > GAP
     of_heldout = "no held-out pairs are measured"
     if heldout is not None:
         of_heldout = f"of held-out pairs {number(heldout.last)} are in order"
     message = f"the pairs of training are learned by heart ({ends}), and {of_heldout}"
-    return Found("overfit", "warning" if apart else "info", None, message, (ends,))
+    grave = (again and apart) or (wide and lossless)
+    return Found("overfit", "warning" if grave else "info", None, message, (ends,))

@@ -145,8 +145,9 @@ def _pair_traits(log: RawLog, run_traits: Traits) -> Traits:
 
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
+    of_pairs = {found[0].lower() for name in log.columns if (found := PAIRED.search(name))}
     all_words = {word for name in log.columns for word in words(name)}
-    has_pairs = "chosen" in all_words and not all_words.isdisjoint(("rejected", "reject"))
+    has_pairs = of_pairs >= {"chosen", "reject"} or of_pairs >= {"margin", "accurac"} or {"dpo", "loss"} <= all_words
     rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
     sampled = rewarded or "objective/kl" in log.columns
     return replace(run_traits, trains_on="given") if has_pairs and not sampled else run_traits

@@ -1,5 +1,8 @@
 """Training on pairs: what is learned of their order, from metrics under the names of several trainers."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -33,6 +36,13 @@ def diagnosis_of(names=TRL, every=15, evaluations=None, **columns):
     return diagnosis
 
 
+def diagnose_text(text):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "card.md"
+        path.write_text(text)
+        return diagnose(path)
+
+
 def causes(diagnosis):
     return [(f.check, f.cause, f.severity) for f in diagnosis.findings if f.check in ("pair_order", "chosen_unlikely")]
 
@@ -54,7 +64,7 @@ def test_pairs_that_stay_alike_ask_for_a_higher_rate_or_for_what_is_trained():
     still = {"accuracy": noisy(0.5 + 0 * TIME, 0.04), "margin": noisy(0 * TIME, 0.01), "chosen": noisy(0 * TIME, 0.01),
              "rejected": noisy(0 * TIME, 0.01), "loss": noisy(0.693 + 0 * TIME, 0.004)}  # fmt: skip
     low = diagnosis_of(**still)
-    assert causes(low) == [("pair_order", "rate_too_low", "warning")]
+    assert causes(low) == [("pair_order", "learning_rate_too_low", "warning")]
     assert low.findings[0].overrides == ("learning_rate=4e-06",)
     high = diagnosis_of(**still, learning_rate=np.full(ROWS, 2e-5))
     assert causes(high) == [("pair_order", "not_trained", "warning")]
@@ -66,7 +76,7 @@ def test_a_loss_that_rises_diverges():
     assert causes(found) == [("pair_order", "diverges", "critical")]
 
 
-BY_HEART = {"accuracy": np.minimum(1.0, 0.55 + TIME), "loss": np.maximum(0.002, 0.69 - 1.5 * TIME), "margin": 14 * TIME}
+BY_HEART = {"accuracy": np.minimum(1.0, 0.55 + TIME), "loss": np.maximum(0.002, 0.69 - 1.5 * TIME), "margin": 6 * TIME}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,41 @@ def test_pairs_by_heart_do_harm_where_held_out_pairs_do_not_follow(heldout, seve
     found = diagnosis_of(evaluations=evaluations, **BY_HEART)
     assert causes(found) == [("pair_order", "overfit", severity)]
     assert found.verdict == ("sick" if severity == "warning" else "too little to judge")
+
+
+def test_pairs_that_are_told_apart_without_loss_teach_little_whatever_is_held_out():
+    wide = {**BY_HEART, "margin": 16 * TIME}
+    found = diagnosis_of(evaluations=[{"eval_rewards/accuracies": value} for value in (0.9, 0.97, 1.0)], **wide)
+    assert causes(found) == [("pair_order", "overfit", "warning")]
+    once = diagnosis_of(**BY_HEART, epoch=TIME)  # no pair has come again
+    assert causes(once) == [("pair_order", "overfit", "info")]
+
+
+def test_a_table_of_evaluations_has_the_accuracy_of_held_out_pairs():
+    rows = [(0.62, 0.69), (0.7, 0.6), (0.74, 0.56), (0.66, 0.65)]
+    table = "| Step | Training Loss | Validation Loss | Rewards/accuracies | Rewards/margins |\n|---|---|---|---|---|\n"
+    table += "".join(
+        f"| {50 * n} | {0.7 - 0.1 * n:.2f} | {x} | {a} | {0.3 * n:.2f} |\n" for n, (a, x) in enumerate(rows, 1)
+    )
+    (found,) = diagnose_text(table)
+    assert causes(found) == [("pair_order", "heldout_worse", "warning")]
+    assert "0.74 at step 150" in found.findings[0].message
+
+
+def test_rewards_far_from_zero_at_the_start_say_that_the_reference_is_another_model():
+    found = diagnosis_of(chosen=noisy(-12 + TIME), rejected=noisy(-12.3 + 0.2 * TIME), logp=None, margin=None)
+    assert causes(found) == [("pair_order", "reference_apart", "warning")]
+
+
+def test_a_margin_that_swings_from_batch_to_batch_diverges():
+    swings = np.where(np.arange(ROWS) % 9 == 8, 5.0, 0.05) * (TIME > 0.3) + 0.69 * (TIME <= 0.3)
+    assert causes(diagnosis_of(loss=swings)) == [("pair_order", "diverges", "critical")]
+
+
+def test_a_held_out_loss_above_that_of_no_training_is_worse():
+    found = diagnosis_of(evaluations=[{"eval_loss": 0.79}, {"eval_loss": 0.8}])
+    assert causes(found) == [("pair_order", "heldout_worse", "warning")]
+    assert "above the 0.693" in found.findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -97,7 +142,9 @@ def test_held_out_pairs_that_get_worse_after_their_best_do_harm(accuracies, loss
 
 @pytest.mark.parametrize(("end", "severity"), [(-210, None), (-290, "info"), (-420, "warning")])
 def test_preferred_answers_that_lose_their_likelihood_are_told_by_how_much(end, severity):
-    found = diagnosis_of(logp=noisy(-180 + np.minimum(1, 2 * TIME) * (end + 180), 1.0))
+    logp = noisy(-180 + np.minimum(1, 2 * TIME) * (end + 180), 1.0)
+    found = diagnosis_of(logp=logp, chosen=None, margin=noisy(0.9 * TIME))
+    assert causes(diagnosis_of(logp=logp)) == []  # their reward says that they are as likely as before
     assert causes(found) == ([("chosen_unlikely", "likelihood_displacement", severity)] if severity else [])
 
 
