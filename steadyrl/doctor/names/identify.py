@@ -160,8 +160,8 @@ def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
     """
     candidates = [quantity for quantity in series if quantity.startswith("reward_part/") and pays_for_right(quantity)]
     candidates = candidates or [quantity for quantity in series if quantity == "return_mean" and table is COMMON]
-    if "reward" in series or len(candidates) != 1:
-        return ()
+    if "reward" in series or len(candidates) != 1 or {"loss", "heldout/loss"} <= series.keys():
+        return ()  # beside a loss on held-out texts it is the accuracy of a classifier
     series["reward"] = [replace(estimate, quantity="reward", unit="reward") for estimate in series.pop(candidates[0])]
     return (f"the reward is not logged; {series['reward'][0].source} stands for it",)
 
@@ -308,9 +308,9 @@ def meaning_of(name: str) -> Name:
         pattern = best_pattern(table.names, name)
         if pattern is not None:
             return table.names[pattern].filled(wildcard(pattern, name) or "")
-    form = "expected a name of docs/metrics.md, or a common one such as reward or kl"
-    hint = did_you_mean(name, [*COMMON.names, *TABLES[0].names], form)
-    raise ConfigError(f"got '{name:.80}' for what a metric is; {hint}")
+    hint = did_you_mean(name, [*COMMON.names, *TABLES[0].names], "docs/metrics.md has them all")
+    form = "a name of docs/metrics.md, or a common one such as reward or kl"
+    raise ConfigError(f"got '{name:.80}' for what a metric is; expected {form}; {hint}")
 
 
 def checked_names(names: Any) -> dict[str, str]:
