@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,11 @@ from steadyrl.doctor.statistics.readings import number, setting
 UNORDERED = math.log(2)  # the loss of DPO, and of a reward model, where both answers of every pair are alike
 ABOVE = 1.05  # times that loss: no policy that learned an order
 LEAST_MARGIN = 0.1  # of the rewards of DPO, whose loss such a margin lowers by 0.05
+NO_MARGIN, FEW_MORE = 0.02, 0.65  # a margin, or a distance from that loss, next to none; an accuracy that goes with it
 BY_CHANCE = 0.58  # share of pairs: of some hundred pairs a fair coin orders as many
+NEARLY_ONE, AT_LEAST = 0.9, 15  # passes over the pairs in which an order shows, if they take so many steps
+ODDS = re.compile("log.?odds", re.IGNORECASE)  # what ORPO alone logs
+FEWEST_ROWS = 3  # without any gradient
 USUAL_RATE = 5e-6  # of adapters; of all weights a tenth is usual
 ENOUGH, WHOLE_RUN = 30, 500  # steps in which an order shows, and in which it should be learned
 SOON = 0.1  # of a run, in which its first row shows where it began
@@ -50,15 +55,22 @@ def accuracies(run: Run) -> Series | None:
 
 
 def has_pairs(run: Run) -> bool:
-    """Return True for training on given pairs."""
-    return run.traits.trains_on == "given" and (accuracies(run) or margins(run)) is not None
+    """Return True for training on given pairs, of which at least the loss is logged."""
+    logged = accuracies(run) or margins(run) or (run.get("loss") if run.algorithm != "sft" else None)
+    return run.traits.trains_on == "given" and logged is not None
 
 
 @check("pair_order", when=has_pairs)
 def pair_order(run: Run) -> Result:
-    accuracy, margin, loss = accuracies(run), margins(run), run.get("loss")
-    order = accuracy if accuracy is not None else margin
+    accuracy, loss = accuracies(run), run.get("loss")
+    # ORPO's rewards are a tenth of mean log-probabilities, and have no reference.
+    margin = None if run.algorithm == "orpo" or any(map(ODDS.search, run.unknown)) else margins(run)
+    order = next((series for series in (accuracy, margin, loss) if series is not None), None)
     assert order is not None, "the check is for runs with one"
+    gradient = run.get("grad_norm")
+    if gradient is not None and len(gradient) >= FEWEST_ROWS and not gradient.values.any():
+        message = f"the gradient norm is 0 in all {len(gradient)} rows, so that nothing is trained"
+        return Found("not_trained", "critical", None, message)
     logged = (("accuracy", accuracy), ("margin", margin), ("loss", loss))
     courses = tuple(f"the {name} {_course(series)}" for name, series in logged if series is not None)
     if (unlike := _starts_apart(run, margin)) is not None:
@@ -69,19 +81,22 @@ def pair_order(run: Run) -> Result:
     heldout = _heldout_accuracy(run, accuracy)
     if (worse := _heldout_worse(run, heldout)) is not None:
         return worse
-    alike = margin is None or abs(_late(margin)) < LEAST_MARGIN
     shares = [_late(series) for series in (accuracy, heldout) if series is not None]
-    by_chance, whole = min(shares, default=BY_CHANCE * (not alike)) < BY_CHANCE, run.covers(order) >= WHOLE_RUN
-    if by_chance and (whole or (alike and ((course := measure(order)) is None or not course.rose))):
-        if run.covers(order) < ENOUGH:
-            return Unknown(f"in {run.covers(order)} steps no order of the pairs shows, and it takes {ENOUGH}")
+    by_chance, unordered = min(shares, default=1.0) < BY_CHANCE, _unordered(margin, loss, shares)
+    steps, course = run.covers(order), measure(order) if order is not loss else None
+    if unordered and course is not None and course.rose and steps < WHOLE_RUN:
+        return Unknown(f"the order of the pairs is hardly learned: {', '.join(courses)}", ("heldout/*",))
+    if unordered or (by_chance and steps >= WHOLE_RUN):
+        passes = run.get("data_epoch")
+        if steps < ENOUGH and (steps < AT_LEAST or passes is None or passes.last < NEARLY_ONE):
+            return Unknown(f"in {steps} steps no order of the pairs shows, and it takes {ENOUGH}")
         rate = run.get("learning_rate")
         highest = setting(run, "learning_rate") if rate is None else rate.greatest
         cause = "learning_rate_too_low" if highest is None or highest < USUAL_RATE else "not_trained"
         return Found(cause, "warning", None, f"the order of the pairs is not learned: {courses[0]}", courses)
-    if accuracy is not None and (overfit := _overfit(run, accuracy, heldout)) is not None:
+    if (overfit := _overfit(run, accuracy, heldout)) is not None:
         return overfit
-    if by_chance:
+    if by_chance or (order is loss and _early(loss) - _late(loss) < LEAST_MARGIN / 2.0):
         return Unknown(f"the order of the pairs is hardly learned: {', '.join(courses)}", ("heldout/*",))
     return Passed(f"pairs whose order is learned: {', '.join(courses)}")
 
@@ -122,6 +137,22 @@ def _course(series: Series) -> str:
 def _rises(series: Series) -> bool:
     levels = measure(series)
     return levels.rose if levels is not None else _late(series) > WORSE * abs(_early(series))
+
+
+def _unordered(margin: Series | None, loss: Series | None, shares: Sequence[float]) -> bool:
+    """Return True where margin, accuracy or loss, whichever is logged, are those of a policy that has not been trained.
+
+    Args:
+        margin: Of the pairs, if it is logged.
+        loss: Of training.
+        shares: The late accuracies that are logged, of training or of held-out pairs.
+    """
+    if margin is not None:
+        share = min(shares, default=0.0)
+        return share < FEW_MORE and abs(_late(margin)) < (LEAST_MARGIN if share < BY_CHANCE else NO_MARGIN)
+    if shares:
+        return min(shares) < BY_CHANCE
+    return loss is not None and abs(_late(loss) - UNORDERED) < NO_MARGIN
 
 
 def _diverges(loss: Series) -> bool:
@@ -167,7 +198,7 @@ def _starts_apart(run: Run, margin: Series | None) -> Found | None:
 def _heldout_worse(run: Run, accuracy: Series | None) -> Found | None:
     """Find held-out pairs whose order or loss gets worse after it was best, or is worse than before training."""
     loss, of_training = _heldout(run, "loss"), run.get("loss")
-    of_dpo = run.algorithm not in ("kto", "orpo") and of_training is not None and of_training.first < 2.0 * UNORDERED
+    of_dpo = run.algorithm not in ("kto", "orpo") and of_training is not None and of_training.least < 2.0 * UNORDERED
     evaluated = loss is not None and len(loss) >= FEWEST_EVALUATIONS
     compared = accuracy is not None and len(accuracy) >= FEWEST_EVALUATIONS
     lost = 0.0 if accuracy is None or not compared else accuracy.greatest - accuracy.last
@@ -190,16 +221,18 @@ def _heldout_worse(run: Run, accuracy: Series | None) -> Found | None:
     return Found("heldout_worse", "warning" if grave else "info", since, message, (course,), change=change)
 
 
-def _overfit(run: Run, accuracy: Series, heldout: Series | None) -> Found | None:
+def _overfit(run: Run, accuracy: Series | None, heldout: Series | None) -> Found | None:
     """Find pairs that are learned by heart: they come again with nothing left to learn, or are ever further apart."""
     margin, loss, passes = margins(run), run.get("loss"), run.get("data_epoch")
     wide = margin is not None and _late(margin) >= WIDE
     lossless = loss is not None and _late(loss) < NO_LOSS
-    if _late(accuracy) < ALL or not (lossless or wide):
+    share = 1.0 if accuracy is None else _late(accuracy)
+    if share < ALL or not (lossless or (wide and accuracy is not None)):
         return None
-    ends = f"accuracy {number(_late(accuracy))}" + (f", loss {number(_late(loss))}" if loss is not None else "")
+    logged = (("accuracy", accuracy), ("margin", margin), ("loss", loss))
+    ends = ", ".join(f"{name} {number(_late(series))}" for name, series in logged if series is not None)
     again = passes is None or passes.last >= PASSES
-    apart = heldout is None or _late(accuracy) - heldout.last > GAP
+    apart = heldout is None or share - heldout.last > GAP
     of_heldout = "no held-out pairs are measured"
     if heldout is not None:
         of_heldout = f"of held-out pairs {number(heldout.last)} are in order"

@@ -1,5 +1,6 @@
 """Training on pairs: what is learned of their order, from metrics under the names of several trainers."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -152,3 +153,43 @@ def test_preferred_answers_that_lose_their_likelihood_are_told_by_how_much(end, 
 def test_without_log_probs_their_reward_tells_it(end, severity):
     found = diagnosis_of(logp=None, chosen=noisy(end * np.minimum(1, 2 * TIME)))
     assert causes(found) == ([("chosen_unlikely", "likelihood_displacement", severity)] if severity else [])
+
+
+def test_nothing_is_trained_where_the_gradient_is_zero():
+    assert causes(diagnosis_of(grad_norm=np.zeros(ROWS))) == [("pair_order", "not_trained", "critical")]
+
+
+def test_the_small_margins_of_orpo_say_nothing_and_its_accuracy_does():
+    small = {
+        "margin": noisy(0.01 * TIME, 0.001),
+        "chosen": noisy(-0.1 + 0 * TIME, 0.001),
+        "log_odds_ratio": -0.6 + TIME / 9,
+    }
+    small |= {"rejected": noisy(-0.11 - 0.01 * TIME, 0.001), "logp": noisy(-1 + TIME / 9)}
+    assert diagnosis_of(**small).verdict == "healthy"
+    assert diagnosis_of(**small, accuracy=noisy(0.5 + 0 * TIME)).verdict == "sick"
+
+
+SOURCE = (
+    "from trl import {0}Config, {0}Trainer\nargs = {0}Config(learning_rate=2e-7)\n{0}Trainer(model, args=args).train()"
+)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "losses", "expected"),
+    [
+        ("DPO", 0.694 + 0 * TIME, [("pair_order", "learning_rate_too_low", "warning")]),
+        ("DPO", 0.69 - 0.3 * TIME, []),
+        ("SFT", 0.694 + 0 * TIME, []),  # of another loss ln 2 is a value like others
+    ],
+)
+def test_a_notebook_with_one_trainer_tells_whose_loss_its_table_has(tmp_path, trainer, losses, expected):
+    rows = "".join(f"<tr><td>{10 * n}</td><td>{x:.6f}</td></tr>" for n, x in enumerate(noisy(losses, 0.003), 1))
+    table = f"<table><thead><tr><th>Step</th><th>Training Loss</th></tr></thead><tbody>{rows}</tbody></table>"
+    outputs = [{"output_type": "display_data", "data": {"text/html": [table]}, "metadata": {}}]
+    cell = {"cell_type": "code", "source": SOURCE.format(trainer), "outputs": outputs, "metadata": {}}
+    path = tmp_path / "run.ipynb"
+    path.write_text(json.dumps({"cells": [cell], "nbformat": 4, "nbformat_minor": 5, "metadata": {}}))
+    (found,) = diagnose(path)
+    assert causes(found) == expected
+    assert (found.verdict == "healthy") == (trainer == "DPO" and not expected)
