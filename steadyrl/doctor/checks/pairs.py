@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
+from steadyrl.doctor.readers.source import PAIRS_KEY
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import number, setting
@@ -56,7 +57,7 @@ def accuracies(run: Run) -> Series | None:
 
 def has_pairs(run: Run) -> bool:
     """Return True for training on given pairs, of which at least the loss is logged."""
-    logged = accuracies(run) or margins(run) or (run.get("loss") if run.algorithm != "sft" else None)
+    logged = accuracies(run) or margins(run) or (run.get("loss") if PAIRS_KEY in run.config else None)
     return run.traits.trains_on == "given" and logged is not None
 
 

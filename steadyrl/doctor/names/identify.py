@@ -22,7 +22,7 @@ from steadyrl.doctor.names.shapes import guesses, pays_for_right, words
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import OF_CRITICS, traits
 from steadyrl.doctor.readers.rows import usual_distance
-from steadyrl.doctor.readers.source import TRAINER_KEY
+from steadyrl.doctor.readers.source import PAIRS_KEY
 from steadyrl.doctor.series import Column, RawLog, Run, Series, Traits
 from steadyrl.doctor.statistics.units import together
 
@@ -54,7 +54,6 @@ MOST_CLIPPED, FEWEST_SHARED, GO_TOGETHER = 0.3, 3, 0.5  # share that a first upd
 MOST_NAMES = 2000  # of a log of one row: what has more, such as a vocabulary, is none
 LATER = 10_000  # the rank of a common spelling, behind those of the trainer's own table
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
-OF_PAIRS = {"dpo", "kto", "reward"}  # trainers whose loss is one of pairs alone
 PAIRED = re.compile(r"chosen|reject|margin|accurac", re.IGNORECASE)  # of rewards of pairs
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
@@ -150,7 +149,7 @@ def _pair_traits(log: RawLog, run_traits: Traits) -> Traits:
     of_pairs = {found[0].lower() for name in log.columns if (found := PAIRED.search(name))}
     all_words = {word for name in log.columns for word in words(name)}
     has_pairs = of_pairs >= {"chosen", "reject"} or of_pairs >= {"margin", "accurac"} or {"dpo", "loss"} <= all_words
-    has_pairs |= log.settings.get(TRAINER_KEY) in OF_PAIRS
+    has_pairs |= bool(log.settings.get(PAIRS_KEY))
     rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
     sampled = rewarded or "objective/kl" in log.columns
     return replace(run_traits, trains_on="given") if has_pairs and not sampled else run_traits

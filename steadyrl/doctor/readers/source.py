@@ -11,8 +11,9 @@ from typing import Any
 CONFIG = re.compile(
     r"(?:GRPO|PPO|RLOO|GSPO|DAPO|Reinforce|DPO|KTO|ORPO|CPO)\w*(?:Config|Arguments|Args)$", re.IGNORECASE
 )
-TRAINER = re.compile(r"(SFT|Reward|GRPO|PPO|RLOO|OnlineDPO|DPO|KTO|ORPO|CPO)(?:Trainer|Config)$")
-TRAINER_KEY = "trainer_class"  # the setting that says whose the only trainer of a source is
+TRAINER = re.compile(r"(?:^|\.)(\w*)Trainer$")
+OF_PAIRS = re.compile(r"(?<!Online)(?:DPO|KTO|Reward)$")
+PAIRS_KEY = "pairs_are_given"  # the setting that says that all trainers of a source are of losses of pairs alone
 MAGIC = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)  # of a notebook, no Python
 MAX_SOURCE = 1 << 18  # characters of a cell
 NUMBERS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -28,7 +29,7 @@ def settings_in(cells: Iterable[str]) -> dict[str, Any]:
     """Return the arguments of the configs of reinforcement learning in some Python, read in the order of the cells.
 
     Nothing is run. An argument that two configs give different values is left out: which of them the log is of, the
-    source does not say. Where all trainers of the source are of one kind, ``TRAINER_KEY`` says which.
+    source does not say. Where all trainers of the source learn from given pairs, ``PAIRS_KEY`` says so.
     """
     names, settings, unlike = dict[str, Any](), dict[str, Any](), set[str]()
     trainers = set[str]()
@@ -48,7 +49,7 @@ def settings_in(cells: Iterable[str]) -> dict[str, Any]:
                 arguments = {argument.arg: _value(argument.value, names) for argument in node.keywords if argument.arg}
                 unlike |= {key for key, value in arguments.items() if settings.setdefault(key, value) != value}
     told = {key: value for key, value in settings.items() if value is not None and key not in unlike}
-    return told | ({TRAINER_KEY: trainers.pop().lower()} if len(trainers) == 1 else {})
+    return told | ({PAIRS_KEY: True} if trainers and all(map(OF_PAIRS.search, trainers)) else {})
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
