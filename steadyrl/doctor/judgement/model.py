@@ -27,7 +27,16 @@ SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how m
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
 # Of whatever training.
-OF_ALL = {"loss", "grad_norm", "learning_rate", "data_epoch", "token_accuracy", "heldout/loss", "heldout/accuracy"}
+OF_ALL = {
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "data_epoch",
+    "token_accuracy",
+    "heldout/loss",
+    "heldout/accuracy",
+    "reward_part/accuracy",
+}
 FEW_STEPS = 10  # in fewer steps a rise shows no health yet
 LONG = 25  # rows: of the labelled logs with as many that look sick none was healthy, and of shorter ones some were
 
