@@ -48,9 +48,9 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
         _show_short(console, diagnosis)
         return
     _show_course(console, diagnosis.run)
-    shown: set[str] = set()
+    printed: set[str] = set()
     for node in tree(diagnosis.findings):
-        _show_finding(console, diagnosis, node, shown)
+        _show_finding(console, diagnosis, node, printed)
     if diagnosis.unknown:
         console.print()
         _line(console, "could not tell:", style="bold")
@@ -120,7 +120,7 @@ def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     return summary + (minor if diagnosis.minor else "")
 
 
-def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, shown: set[str]) -> None:
+def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, printed: set[str]) -> None:
     """Print a finding without what others have said: evidence, advice, and charts that were shown."""
     finding, indent = node.finding, INDENT * node.depth
     console.print()
@@ -133,19 +133,19 @@ def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, shown: s
     indent += 2
     _line(console, finding.message, indent)
     for text in finding.evidence:
-        if text not in finding.message and text not in shown:
+        if text not in finding.message and text not in printed:
             _line(console, f"- {text}", indent)
-    _line(console, f"do: {'as above' if finding.remedy in shown else finding.remedy}", indent)
+    _line(console, f"do: {'as above' if finding.remedy in printed else finding.remedy}", indent)
     if finding.overrides:
         # Not wrapped: it is there to be pasted.
         console.print(Text(" " * indent + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
         _line(console, f"source: {finding.source}", indent, "dim")
     series = deciding_series(diagnosis.run, finding, BY_NAME)  # shown once for all findings of the same step
-    shown |= {*finding.evidence, finding.remedy}
-    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
+    printed |= {*finding.evidence, finding.remedy}
+    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in printed:
         return
-    shown.add(f"{series.source} {finding.since_step}")
+    printed.add(f"{series.source} {finding.since_step}")
     source, unit = series.source or series.quantity, series.unit
     _line(console, source if unit in source else f"{source} ({unit})", indent)
     for row in text_plot.draw(series, finding.since_step, console.encoding.lower().startswith("utf")):

@@ -284,8 +284,8 @@ class Run:
             old, rate = self.settings.get(name), self.get("learning_rate")
             if old is None and name == "learning_rate" and rate is not None:
                 old = rate.greatest
-            shown = f"{old:.3g}" if isinstance(old, float) else old
-            was = " (the log does not say what it is)" if old is None else f" (it is {shown})"
+            before = f"{old:.3g}" if isinstance(old, float) else old
+            was = " (the log does not say what it is)" if old is None else f" (it is {before})"
             described.append(f"{key}={value}{was}")
         return described
 

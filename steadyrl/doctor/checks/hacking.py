@@ -142,8 +142,8 @@ def heldout_no_gain(run: Run) -> Result:
     if any(score.after - score.before > _least(score) for score in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")
     if proxies := [score for score, gain in gains.items() if gain > 0]:
-        others = _courses(dict.fromkeys([*fell, *aims]))
-        cause, message = "proxy_alone", f"only proxies rose: {_courses(proxies)}; the other scores did not: {others}"
+        unraised = _courses(dict.fromkeys([*fell, *aims]))
+        cause, message = "proxy_alone", f"only proxies rose: {_courses(proxies)}; the other scores did not: {unraised}"
     elif fell:
         cause, message = "fell", f"scores are lower after training: {_courses(fell)}"
     else:
@@ -188,8 +188,8 @@ def _courses(scores: Iterable[Evaluation]) -> str:
     for score in scores:
         before, after = (stage.lower() for stage in score.stages)
         # In lines the score's own name stands in that of its stage: "baseline accuracy".
-        shown = (before, after) != named and score.name.lower() not in f"{before} {after}"
-        stages, named = f' ("{score.stages[0]}" to "{score.stages[1]}")' if shown else "", (before, after)
+        unlike = (before, after) != named and score.name.lower() not in f"{before} {after}"
+        stages, named = f' ("{score.stages[0]}" to "{score.stages[1]}")' if unlike else "", (before, after)
         problems = f" ({score.problems})" if score.problems else ""
         courses.append(f"{score.name}{problems} {number(score.before)} -> {number(score.after)}{stages}")
     hidden = len(courses) - MOST_SHOWN

@@ -66,7 +66,7 @@ def non_finite(run: Run) -> Result:
         )
     elif lost:
         when += f", and {names} to the end"
-    others = {logged_as[name]: bad for name, bad in broken.items() if name != first and run.steps > 1}
+    later = {logged_as[name]: bad for name, bad in broken.items() if name != first and run.steps > 1}
     sentence = f"{logged_as[first]} is not finite {when}"
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
@@ -74,7 +74,7 @@ def non_finite(run: Run) -> Result:
         "critical" if stays_broken else "info" if scaler else "warning",
         onset,
         f"{sentence}: {'' if lost else 'finite numbers follow; '}{reason}",
-        (sentence, *starmap(_broken_rows, others.items())),
+        (sentence, *starmap(_broken_rows, later.items())),
         FIRST_GRADIENT if cause == "gradient" and onset == run.span[0] else "",
     )
 

@@ -186,8 +186,8 @@ def _starts_apart(run: Run, margin: Series | None) -> Found | None:
     begun = passed.first / passed.last if passed is not None and passed.last > 0 else chosen.steps[0] / chosen.steps[-1]
     if begun > SOON:
         return None
-    both = (chosen.first + rejected.first) / 2.0
-    if min(abs(chosen.first), abs(rejected.first)) < APART or abs(both) < RATIO * abs(margin.first):
+    middle = (chosen.first + rejected.first) / 2.0
+    if min(abs(chosen.first), abs(rejected.first)) < APART or abs(middle) < RATIO * abs(margin.first):
         return None
     message = (
         f"the first rewards of both answers are {number(chosen.first)} and {number(rejected.first)}, and 0 is right: "
@@ -205,21 +205,19 @@ def _heldout_worse(run: Run, accuracy: Series | None) -> Found | None:
     lost = 0.0 if accuracy is None or not compared else accuracy.greatest - accuracy.last
     times = 1.0 if loss is None or not evaluated or loss.least <= 0 else loss.last / loss.least
     if accuracy is not None and lost > LOST_ACCURACY:
-        since, grave = int(accuracy.steps[accuracy.values.argmax()]), True
-        course = (
-            f"their accuracy was best at step {since} ({number(accuracy.greatest)}) and ends at {number(accuracy.last)}"
-        )
+        best_step, grave = int(accuracy.steps[accuracy.values.argmax()]), True
+        course = f"their accuracy was best at step {best_step} ({number(accuracy.greatest)}) and ends at {number(accuracy.last)}"
     elif loss is not None and times > WORSE:
-        since, grave = int(loss.steps[loss.values.argmin()]), times > MUCH_WORSE or not compared
-        course = f"their loss was {number(loss.least)} at step {since} and ends at {number(loss.last)}"
+        best_step, grave = int(loss.steps[loss.values.argmin()]), times > MUCH_WORSE or not compared
+        course = f"their loss was {number(loss.least)} at step {best_step} and ends at {number(loss.last)}"
     elif loss is not None and of_dpo and loss.last > ABOVE * UNORDERED:
-        since, grave = int(loss.steps[0]), True
+        best_step, grave = int(loss.steps[0]), True
         course = f"their loss ends at {number(loss.last)}, above the 0.693 of a policy that has not been trained"
     else:
         return None
     message = f"training makes held-out pairs worse: {course}"
-    change = {"steps": since} if times > WORSE or lost > LOST_ACCURACY else None
-    return Found("heldout_worse", "warning" if grave else "info", since, message, (course,), change=change)
+    change = {"steps": best_step} if times > WORSE or lost > LOST_ACCURACY else None
+    return Found("heldout_worse", "warning" if grave else "info", best_step, message, (course,), change=change)
 
 
 def _overfit(run: Run, accuracy: Series | None, heldout: Series | None) -> Found | None:

@@ -90,8 +90,8 @@ def _log_more(run: Run) -> str:
     """Return what to log that would tell why a reward is level, beyond what is logged."""
     missing = {"kl_ref": "the KL to the reference", "no_signal": "the share of groups with equal rewards"}
     # With a critic equal rewards of a prompt teach all the same.
-    known = {"no_signal"} if run.traits.critic or run.get("loss_value") else set[str]()
-    names = [name for quantity, name in missing.items() if quantity not in known and run.get(quantity) is None]
+    needless = {"no_signal"} if run.traits.critic or run.get("loss_value") else set[str]()
+    names = [name for quantity, name in missing.items() if quantity not in needless and run.get(quantity) is None]
     if names:
         return f"Log {' and '.join(names)}, and run the doctor again."
     return "Read completions with high and low rewards, and log the KL under a name that says if it is one per token."

@@ -154,7 +154,7 @@ def _pair_traits(log: RawLog, run_traits: Traits) -> Traits:
 
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
-    of_pairs = {found[0].lower() for name in log.columns if (found := PAIRED.search(name))}
+    of_pairs = {match[0].lower() for name in log.columns if (match := PAIRED.search(name))}
     all_words = {word for name in log.columns for word in words(name)}
     has_pairs = of_pairs >= {"chosen", "reject"} or of_pairs >= {"margin", "accurac"} or {"dpo", "loss"} <= all_words
     has_pairs |= bool(log.settings.get(PAIRS_KEY))
@@ -229,8 +229,8 @@ def _impossible(logged: Series, table: Table) -> bool:
         return logged.median < 0.0
     if logged.quantity == "kl_ref":  # of TRL's warning
         return "to become negative" in logged.source and len(logged) < max(SELDOM, np.ptp(logged.steps) / 2)
-    own = table is COMMON and spell(logged.source).rpartition("/")[2] == "length"
-    return own and bool((logged.values <= 1.0).all() and (logged.values % 1.0 > 0).any())
+    length = table is COMMON and spell(logged.source).rpartition("/")[2] == "length"
+    return length and bool((logged.values <= 1.0).all() and (logged.values % 1.0 > 0).any())
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:

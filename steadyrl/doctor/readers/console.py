@@ -199,8 +199,8 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
     rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
     if console.warnings.count > rows and not any(map(_is_full, logs)):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
-    most = max(map(_rewards, logs), default=0)
-    full = (log for log in logs if _is_full(log) and 2 * _rewards(log) >= most)  # and no remark beside a table
+    fullest = max(map(_rewards, logs), default=0)
+    full = (log for log in logs if _is_full(log) and 2 * _rewards(log) >= fullest)  # and no remark beside a table
     log = next(full, None) or max(logs, key=lambda log: (_rewards(log) >= FEW_DICTS, _metrics(log)))
     return table_logs if table_logs and log is table_logs[-1] else [log]
 

@@ -163,7 +163,7 @@ def _row_scores(header: list[str], rows: Table) -> Iterator[Evaluation]:
 
 def _count_beside(cell: str, row: Sequence[str]) -> str:
     """Return of how many answers a share is, if a count of right ones beside it in the row is that share; else ""."""
-    values = [_value(other) for other in row]
+    values = [_value(beside) for beside in row]
     share = _value(cell)
     counts = [value[1] for value in values if value and value[1] and share and abs(value[0] - share[0]) < ROUNDED]
     return f"n={counts[0]}" if counts else ""

@@ -48,8 +48,8 @@ def settings_in(cells: Iterable[str]) -> dict[str, Any]:
             if CONFIG.search(called):
                 arguments = {argument.arg: _value(argument.value, names) for argument in node.keywords if argument.arg}
                 unlike |= {key for key, value in arguments.items() if settings.setdefault(key, value) != value}
-    told = {key: value for key, value in settings.items() if value is not None and key not in unlike}
-    return told | ({PAIRS_KEY: True} if trainers and all(map(OF_PAIRS.search, trainers)) else {})
+    constants = {key: value for key, value in settings.items() if value is not None and key not in unlike}
+    return constants | ({PAIRS_KEY: True} if trainers and all(map(OF_PAIRS.search, trainers)) else {})
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
