@@ -79,12 +79,13 @@ def measured(work: Callable[[], Any]) -> tuple[float, int, int, Any]:
     tokens, kept = [0], [0]
     prefill, hand_over = Decoder.prefill, Prefixes.hand_over
 
-    def counting(self: Decoder, ids: Any, visible: Any, known: Any = ()) -> Any:
+    def counting(self: Decoder, ids: Any, visible: Any, *more: Any, **named: Any) -> Any:
         tokens[0] += int(visible.sum())
-        return prefill(self, ids, visible, known)
+        return prefill(self, ids, visible, *more, **named)
 
     def weighing(self: Prefixes, prompts: Any) -> Any:
-        kept[0] = max(kept[0], sum(one.keys.nbytes + one.values.nbytes for one in self._cached.values()))
+        layers = [x for one in self._cached.values() for of in (one.keys, one.values) for x in of.values()]
+        kept[0] = max(kept[0], sum(x.nbytes for x in layers))
         return hand_over(self, prompts)
 
     began = time.process_time()

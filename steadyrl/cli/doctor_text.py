@@ -17,7 +17,8 @@ from steadyrl.doctor.causes import Placed, tree
 from steadyrl.doctor.check import in_words
 from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
-from steadyrl.doctor.series import Run
+from steadyrl.doctor.readers.tables import OTHERS
+from steadyrl.doctor.series import NUMBERED, Run
 from steadyrl.doctor.statistics.readings import ends, goals
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
@@ -32,7 +33,8 @@ MOST_OTHERS = 6  # further findings named in the short answer
 def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
     """Print a diagnosis: all of it, or what fits on a screen."""
     _line(console, f"{diagnosis.run.path}: {diagnosis.run.facts}", style="bold")
-    for text in diagnosis.run.notes if full else ():
+    # Which rows a text's are counts in the short answer, too.
+    for text in diagnosis.run.notes if full else (note for note in diagnosis.run.notes if note.startswith(OTHERS)):
         _line(console, f"note: {text}", 2)
     # Of a loop of somebody's own, what was left out may be what would have shown the fault.
     if (names := diagnosis.run.unknown) and (full or diagnosis.run.trainer == "unknown"):
@@ -47,9 +49,9 @@ def show(console: Console, diagnosis: Diagnosis, full: bool = True) -> None:
         _show_short(console, diagnosis)
         return
     _show_course(console, diagnosis.run)
-    shown: set[str] = set()
+    printed: set[str] = set()
     for node in tree(diagnosis.findings):
-        _show_finding(console, diagnosis, node, shown)
+        _show_finding(console, diagnosis, node, printed)
     if diagnosis.unknown:
         console.print()
         _line(console, "could not tell:", style="bold")
@@ -73,7 +75,7 @@ def _show_short(console: Console, diagnosis: Diagnosis) -> None:
     if harmful:
         # The first link of the worst chain is its root, which may itself be worth knowing only.
         lead = diagnosis.findings[0]
-        _line(console, f"{_name(lead)}: {lead.message}", 2, _style(lead.severity))
+        _line(console, f"{_name(diagnosis, lead)}: {lead.message}", 2, _style(lead.severity))
         evidence = next((text for text in lead.evidence if text not in lead.message), "")
         if evidence:  # what the message holds already is not said twice
             _line(console, f"seen: {evidence}", 2)
@@ -119,41 +121,42 @@ def _verdict(diagnosis: Diagnosis, full: bool) -> str:
     return summary + (minor if diagnosis.minor else "")
 
 
-def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, shown: set[str]) -> None:
+def _show_finding(console: Console, diagnosis: Diagnosis, node: Placed, printed: set[str]) -> None:
     """Print a finding without what others have said: evidence, advice, and charts that were shown."""
     finding, indent = node.finding, INDENT * node.depth
     console.print()
     title = Text()
     title.append(f"{finding.severity} ", _style(finding.severity))
-    title.append(_clean(_name(finding)), "bold")
+    title.append(_clean(_name(diagnosis, finding)), "bold")
     if finding.follows:
         title.append(_clean(f", caused by {finding.follows}"))
     console.print(Padding(title, (0, 0, 0, indent), expand=False))
     indent += 2
     _line(console, finding.message, indent)
     for text in finding.evidence:
-        if text not in finding.message and text not in shown:
+        if text not in finding.message and text not in printed:
             _line(console, f"- {text}", indent)
-    _line(console, f"do: {'as above' if finding.remedy in shown else finding.remedy}", indent)
+    _line(console, f"do: {'as above' if finding.remedy in printed else finding.remedy}", indent)
     if finding.overrides:
         # Not wrapped: it is there to be pasted.
         console.print(Text(" " * indent + _clean(f"set: {' '.join(finding.overrides)}")), soft_wrap=True)
     if finding.source:
         _line(console, f"source: {finding.source}", indent, "dim")
     series = deciding_series(diagnosis.run, finding, BY_NAME)  # shown once for all findings of the same step
-    shown |= {*finding.evidence, finding.remedy}
-    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in shown:
+    printed |= {*finding.evidence, finding.remedy}
+    if series is None or len(series) < 2 or f"{series.source} {finding.since_step}" in printed:
         return
-    shown.add(f"{series.source} {finding.since_step}")
+    printed.add(f"{series.source} {finding.since_step}")
     source, unit = series.source or series.quantity, series.unit
     _line(console, source if unit in source else f"{source} ({unit})", indent)
     for row in text_plot.draw(series, finding.since_step, console.encoding.lower().startswith("utf")):
         console.print(Padding(Text(row, no_wrap=True, overflow="crop"), (0, 0, 0, indent), expand=False))
 
 
-def _name(finding: Finding) -> str:
+def _name(diagnosis: Diagnosis, finding: Finding) -> str:
     """Return a check with its cause and where the finding begins."""
-    onset = "the run as a whole" if finding.since_step is None else f"since step {finding.since_step}"
+    unit = "row" if NUMBERED in diagnosis.run.notes else "step"
+    onset = "the run as a whole" if finding.since_step is None else f"since {unit} {finding.since_step}"
     return f"{finding.check} ({finding.cause.replace('_', ' ')}), {onset}"
 
 
@@ -167,7 +170,8 @@ def _unknown_lines(unknown: Sequence[Finding]) -> Iterator[str]:
         else:
             by_reason.setdefault((finding.message, finding.would_tell), []).append(finding.check)
     for (reason, would_tell), checks in by_reason.items():
-        hint = f"; {', '.join(map(in_words, would_tell))} would tell" if would_tell else ""
+        unnamed = [words for words in map(in_words, would_tell) if words not in reason]  # what is lacking is said once
+        hint = f"; {', '.join(unnamed)} would tell" if unnamed else ""
         yield f"{', '.join(checks)}: {reason}{hint}"
     if by_quantity:
         quantities = (f"{quantity} ({', '.join(checks)})" for quantity, checks in by_quantity.items())

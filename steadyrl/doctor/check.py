@@ -277,8 +277,11 @@ def _judge(check: Check[Run], run: Run) -> Results:
     """
     missing = [need for need in check.needs if not any(run.get(name) for name in need.split("|"))]
     if missing:
-        finite = "finite " * any(name in run.series for need in missing for name in need.split("|"))
-        return Unknown(f"the log has no {finite}{' and no '.join(map(in_words, missing))}", tuple(missing))
+        lacking = [
+            f"{'finite ' if any(name in run.series for name in need.split('|')) else ''}{in_words(need)}"
+            for need in missing
+        ]
+        return Unknown(f"the log has no {' and no '.join(lacking)}", tuple(missing))
     if short := _too_short(check, run):
         return short
     results = check.find(run)

@@ -33,7 +33,8 @@ SET = ("learning_rate", "kl_coef", "entropy_coef", "epochs", "updates")  # what 
 # Settings that name a run or its machine, or say how often something is written, and change nothing that is learned.
 OF_THE_PLACE = re.compile(
     r"((?<!model_)name|dir|path|file|id|host|port|time|date|tag|project|entity|version|device|gpu|url)s?$"
-    r"|(^|[._])(log|logging|save|eval)_(every|steps|strategy)$|^(global_step|epoch|num_input_tokens_seen|total_flos)$",
+    r"|(^|[._])(log|logging|save|eval)_(every|steps|strategy)$|^(global_step|epoch|num_input_tokens_seen|total_flos)$"
+    r"|^(stateful_callbacks\.|best_|is_)",  # of the state that Hugging Face's Trainer saves
     re.I,
 )
 IS_A_PLACE = re.compile(r"[/~.]|.*(/.*/|://|\\)")  # a file, a folder or an address, and not "Qwen/Qwen3-8B"
@@ -146,6 +147,7 @@ def _unmapped_settings(first: Run, second: Run) -> list[Setting]:
         for key, values in pairs.items()
         if all(isinstance(value, str | int | float) and not IS_A_PLACE.match(str(value)) for value in values)
         and not _equal(*values)
+        and values != (first.algorithm, second.algorithm)  # said as the algorithm
     }
     all_settings = {**first.config, **first.settings}, {**second.config, **second.settings}
     # A config that holds a setting twice, as "train.seed" and "seed", differs in it once.
@@ -166,6 +168,8 @@ def _by_weight(settings: Sequence[Setting], parted: Sequence[Parted]) -> list[Se
 
     def place(setting: Setting) -> tuple[int, int]:
         name = setting.name if setting.name in weight else "*"
+        if name in ("algorithm", "trainer"):  # all else may follow from another one
+            return -1, weight.index(name)
         return direct.index(setting.name) if setting.name in direct else len(direct), weight.index(name)
 
     return sorted(settings, key=place)
@@ -188,11 +192,11 @@ def sentences(difference: Difference) -> list[str]:
         lines.append(f"differ later, or with these: {listed(later)}")
     briefly = difference.parted[len(lasting) :]
     if brief := [f"{part.quantity} from step {part.step} ({_levels(part)})" for part in briefly]:
-        lines.append(f"differ by no more than another seed may: {listed(brief)}")
+        lines.append(f"differ, and the noise of another seed may explain it: {listed(brief)}")
     for which, names in zip(("first", "second"), difference.alone, strict=True):
         lines += [f"logged by the {which} only: {listed(names)}"] if names else []
     if same := difference.together:
-        lines.append(f"no difference that noise could not make: {listed(same)}")
+        lines.append(f"differ by noise at most: {listed(same)}")
     return lines
 
 
@@ -279,7 +283,11 @@ def _cause(settings: Sequence[Setting], missing: Sequence[Setting], parted: Sequ
         lead, *followers = settings[: MOST_NAMED + 1]
         also = f", and so {'is' if len(followers) == 1 else 'are'} {_names(followers)}" if followers else ""
         directly = measured and lead.name in KNOWN["moved_by"].get(measured[0].quantity, [])
+        if directly and lead.name == "learning_rate":  # a higher one makes more of all that it moves
+            rates, levels = map(float, lead.values), measured[0].levels
+            directly = (next(rates) < next(rates)) == (levels[0] < levels[1])
         moves = f", which {lead.name} moves directly" if directly else ""
+        observed = observed.replace("nothing that", "nothing else that")
         return f"{lead.name} is set differently, {lead.values[0]} and {lead.values[1]}{also}; {observed}{moves}"
     if schedules := [part for part in parted if part.quantity in SET]:
         return f"{schedules[0].quantity} is set differently, {_levels(schedules[0])}; {observed}"

@@ -30,7 +30,7 @@ from steadyrl.doctor.statistics.signals import BLOCKS
 MODULES = (
     "sampler", "non_finite", "kl_control", "negative_kl", "kl_penalty", "kl", "plan", "limits", "learning_rate",
     "ratios", "gradient", "jump", "values", "entropy", "ending", "length", "form", "reward", "reward_scale", "signal",
-    "hacking", "stated", "unusual",
+    "pairs", "hacking", "stated", "unusual",
 )  # fmt: skip
 CHECKS: tuple[Check[Run], ...] = tuple(
     record
@@ -118,12 +118,12 @@ class Diagnosis:
     @property
     def rise(self) -> str:
         """What makes the rest weigh little, as the end of a sentence."""
-        return f"beside {self._scores}" if self._scores else "while the reward rises"
+        return f"beside {self._scores.replace(': ', ' (', 1)})" if self._scores else "while the reward rises"
 
     @property
     def _scores(self) -> str:
-        """Says which scores training has raised; "" where none are known to be."""
-        return next((finding.message for finding in self.fine if finding.check == "heldout_no_gain"), "")
+        """Says which scores, or which order of pairs, training has raised; "" where none are known to be."""
+        return next((f.message for f in self.fine if f.check in ("heldout_no_gain", "pair_order")), "")
 
     @cached_property
     def _minor(self) -> tuple[str, ...]:
@@ -151,9 +151,11 @@ class Diagnosis:
         gaps = {gap.check: gap for gap in self.unknown}
         reasons = {}
         for aspect, title in JUDGED.items():
-            checks = [check for check in CHECKS if check.judges == aspect]
-            if any(check.name not in gaps and check.applies(self.run) for check in checks):
+            checks = [check for check in CHECKS if check.judges == aspect and check.applies(self.run)]
+            if any(check.name not in gaps for check in checks):
                 continue
+            if not checks and self.run.traits.trains_on == "given":
+                continue  # given texts have no groups, and no length that the policy chose
             reason = next((gaps[check.name].message for check in checks if check.name in gaps), "no check applies")
             reasons[aspect] = f"{title}: {reason}"
         return reasons | ({"reward": f"{JUDGED['reward']}: {self._doubts[0]}"} if self._doubts else {})

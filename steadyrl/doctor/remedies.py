@@ -35,6 +35,7 @@ DOUBLE_IN = 20.0  # steps in which a coefficient should be able to double
 SMALL = ("learning_rate", "value_learning_rate", "kl_coef", "entropy_coef")  # no whole numbers
 STILL_CUT = 0.05  # share of the completions that may reach the limit on their length
 USUAL_ROOM, GREATEST_ROOM = 2.0, 8.0  # times the limit
+LIMIT_STEP = 32  # tokens, of which limits are multiples
 AMPLE_BATCH = 16  # completions of a step: the error of their mean is a quarter of their spread
 QUARTILE = 0.67  # standard deviations above the mean
 MORE_SAMPLES = 8  # completions per prompt where their number is not known, or is 1
@@ -189,14 +190,15 @@ def more_room(run: Run) -> Mapping[str, Value]:
     """Raise the limit on the length, or what was seen to reach it where no limit is known.
 
     If completions end as often per token as below the limit, the share s that reaches it becomes s to the power of
-    the factor: ln 0.05 / ln s leaves one in twenty. Without a logged share, twice the limit.
+    the factor: ln 0.05 / ln s leaves one in twenty. Without a logged share, twice the limit. The longest completions of
+    most rows have the limit's length, or do not show it.
     """
     longest, limit, share = run.get("length_max"), setting(run, "max_new_tokens"), run.get("truncated")
     level = 0.0 if share is None else float(np.clip(share.median, 0.0, 0.99))
     factor = np.clip(np.log(STILL_CUT) / np.log(level), USUAL_ROOM, GREATEST_ROOM) if level > 0 else USUAL_ROOM
-    if limit is None and longest is not None:
-        return {"max_new_tokens": round(factor * longest.greatest)}
-    return multiple(run, "max_new_tokens", float(factor))
+    if limit is None and longest is not None and 2 * int((longest.values == longest.greatest).sum()) > len(longest):
+        limit = longest.greatest
+    return {"max_new_tokens": LIMIT_STEP * math.ceil(limit * factor / LIMIT_STEP) if limit else Times(float(factor))}
 
 
 def kept_completions(run: Run) -> Mapping[str, Value]:

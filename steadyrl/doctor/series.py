@@ -260,14 +260,16 @@ class Run:
         (first, last), algorithm = self.span, f", {self.algorithm}" if self.algorithm else ""
         if not self.series:
             stated = sum(evaluation.course for evaluation in self.evaluations)
-            courses = f", {counted(stated, 'course')} in words" if stated else ""
-            scores = counted(len(self.evaluations) - stated, "score")
-            return f"{scores} before and after training{courses}, and no rows"
-        planned = self.settings.get("steps")
-        early = isinstance(planned, int) and last < ENDED * planned and NUMBERED not in self.notes
-        stopped = f" of {planned} planned" if early else ""
-        rows = f"1 row (step {first}" if self.steps == 1 else f"{self.steps} rows ({first} to {last}{stopped}"
-        return f"{who}{algorithm}, {rows}{averaged})"
+            scores = len(self.evaluations) - stated
+            kinds = [f"{counted(scores, 'score')} before and after training"] if scores else []
+            kinds += [f"{counted(stated, 'course')} in words"] if stated else []
+            return f"{', '.join(kinds)}, and no rows"
+        numbered, planned = NUMBERED in self.notes, self.settings.get("steps")
+        early = isinstance(planned, int) and last < ENDED * planned and not numbered
+        where = f"{'numbered ' if numbered else ''}{first} to {last}{f' of {planned} planned' if early else ''}"
+        if self.steps == 1:
+            where = "of no step" if numbered else f"step {first}"
+        return f"{who}{algorithm}, {counted(self.steps, 'row')} ({where}{averaged})"
 
     @property
     def left_out(self) -> str:
@@ -285,8 +287,8 @@ class Run:
             old, rate = self.settings.get(name), self.get("learning_rate")
             if old is None and name == "learning_rate" and rate is not None:
                 old = rate.greatest
-            shown = f"{old:.3g}" if isinstance(old, float) else old
-            was = " (the log does not say what it is)" if old is None else f" (it is {shown})"
+            before = f"{old:.3g}" if isinstance(old, float) else old
+            was = " (the log does not say what it is)" if old is None else f" (it is {before})"
             described.append(f"{key}={value}{was}")
         return described
 

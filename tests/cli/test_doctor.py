@@ -455,3 +455,22 @@ def test_a_change_of_a_setting_that_the_log_does_not_hold_says_so(doctor, tmp_pa
     changes = [line.strip() for line in doctor(path)[1].splitlines() if line.strip().startswith("change: ")]
     assert changes[0].endswith("(it is 1e-05)")
     assert changes[1] == "change: num_iterations=1 (the log does not say what it is)"
+
+
+def test_the_full_answer_says_what_is_lacking_once_and_the_short_one_which_table_was_read(doctor, tmp_path):
+    arms = "| arm | step | loss |\n|---|---|---|\n| A | 1 | 0.5 |\n\n"
+    rows = "".join(f"| {i} | {0.3 + i / 50} |\n" for i in range(1, 9))
+    (tmp_path / "two.md").write_text(f"{arms}| step | reward |\n|---|---|\n{rows}")
+    out = doctor(tmp_path / "two.md")[1]
+    assert "note: rows of other tables, left out: 1; read is that of step, reward" in " ".join(out.split())
+    full = " ".join(doctor(tmp_path / "two.md", "--full")[1].split())
+    assert "the log holds no completions" in full and "completions would tell" not in full
+    assert "gradient norm would tell" not in full and "by the estimator k1 would tell" not in full
+
+
+def test_rows_without_a_step_are_said_to_be_numbered(doctor, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("reward,entropy\n" + "".join(f"{0.3 + i / 50},1.5\n" for i in range(8)))
+    assert "8 rows (numbered 1 to 8)" in doctor(path)[1]
+    path.write_text("reward,entropy\n" + "0.0,1.5\n" * 14)
+    assert "since row 1:" in doctor(path)[1]

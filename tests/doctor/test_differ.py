@@ -133,7 +133,7 @@ def test_settings_in_the_first_row_are_no_metrics_and_a_difference_in_them_leads
     one = write(tmp_path / "a.jsonl", [row, *ROWS])
     other = write(tmp_path / "b.jsonl", [json.loads(json.dumps(row).replace("0.1", "0.3")), *ROWS])
     assert one.settings["learning_rate"] == 3e-5 and "lr" not in one.unknown and one.steps == 20
-    assert differ(one, other).cause.startswith("dropout is set differently, 0.1 and 0.3; nothing that both log")
+    assert differ(one, other).cause.startswith("dropout is set differently, 0.1 and 0.3; nothing else that both log")
 
 
 def test_settings_beside_the_only_log_of_a_folder_are_its_own(tmp_path):
@@ -159,7 +159,9 @@ def test_a_drift_beyond_the_noise_of_steps_is_told_as_what_another_seed_may_do_t
     assert [(part.quantity, part.lasting) for part in found.parted] == [("truncated", False)]
     assert found.parted[0].step <= 10 and found.parted[0].levels[0] > found.parted[0].levels[1]
     assert "truncated from step" in found.cause and "as another seed may" in found.cause
-    assert any(line.startswith("differ by no more than another seed may: truncated") for line in sentences(found))
+    assert any(
+        line.startswith("differ, and the noise of another seed may explain it: truncated") for line in sentences(found)
+    )
 
 
 def test_a_gap_of_a_few_dozen_steps_shows_by_the_noise_of_both_runs():
@@ -245,3 +247,38 @@ def test_what_one_run_logs_alone_is_named():
     found = differ(one, healthy(2, N, without=["reward_part/structure"]))
     assert found.alone == (("reward_part/structure",), ("kl_ref",))
     assert "logged by the second only: kl_ref" in sentences(found)
+
+
+def test_what_a_trainer_saves_of_its_state_is_no_setting_and_another_algorithm_is_said_once():
+    rng = np.random.default_rng(7)
+    columns = [{"reward": 0.5 + 0.02 * rng.normal(size=40)} for _ in range(2)]
+    state = {
+        "stateful_callbacks.TrainerControl.args.should_training_stop": True,
+        "best_metric": 0.5,
+        "is_world_zero": 1,
+    }
+    one = replace(make_run(columns[0], "ppo"), config={**state, "adv_estimator": "ppo", "dropout": 0.1})
+    other_state = dict.fromkeys(state, 0)
+    other = replace(make_run(columns[1], "rloo"), config={**other_state, "adv_estimator": "rloo", "dropout": 0.2})
+    assert [setting.name for setting in differ(one, other).settings] == ["algorithm", "dropout"]
+
+
+@pytest.mark.parametrize(("higher", "direct"), [(0.02, False), (0.5, True)])
+def test_a_higher_rate_moves_directly_only_what_is_more_with_it(higher, direct):
+    rng = np.random.default_rng(8)
+    sizes = [level * np.exp(noise(rng, N, 0.1)) for level in (0.1, higher)]
+    pairs = zip(sizes, (1e-6, 5e-6), strict=True)
+    runs = [make_run({"kl_old": size}, settings={"learning_rate": rate}) for size, rate in pairs]
+    cause = differ(*runs).cause
+    assert cause.startswith("learning_rate is set differently") and ("moves directly" in cause) is direct
+
+
+def test_another_trainer_leads_whatever_its_settings_move():
+    rng = np.random.default_rng(9)
+    sizes = [0.1 * np.exp(noise(rng, N, 0.1)), 0.5 * np.exp(noise(rng, N, 0.1))]
+    rates, trainers = (1e-6, 5e-6), ("verl", "trl-grpo")
+    runs = [
+        make_run({"kl_old": size}, trainer=trainer, settings={"learning_rate": rate})
+        for size, rate, trainer in zip(sizes, rates, trainers, strict=True)
+    ]
+    assert differ(*runs).cause.startswith("trainer is set differently, verl and trl-grpo, and so is learning_rate")

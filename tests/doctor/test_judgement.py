@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,6 +127,12 @@ def test_a_verdict_by_judgement_says_so_and_with_which_odds():
     assert diagnosis.verdict == "sick" and diagnosis.judgement is not None
     right, every = map(int, re.findall(r"(\d+) of (\d+) labelled logs", diagnosis.judgement.sentence)[0])
     assert diagnosis.judgement.sentence.startswith("sick, probably (") and every / 2 < right <= every
+
+
+def test_a_verdict_that_fits_little_more_than_half_of_the_labelled_logs_is_no_probable_one():
+    diagnosis = examine(make_run({"reward": np.zeros(7), "no_signal": np.full(7, 0.97)}, trainer="unknown"))
+    words = [replace(diagnosis.judgement, alike=f"{right} of 21 labelled logs").likely for right in (11, 13, 14, 21)]
+    assert words == ["perhaps", "perhaps", "probably", "probably"]
 
 
 def test_nothing_is_called_healthy_that_the_log_contradicts():
@@ -271,3 +278,14 @@ def test_a_held_out_score_that_clearly_rises_is_of_no_run_that_is_probably_sick(
     }
     judgement = judge(make_run(logged, trainer="unknown"))
     assert judgement.sick > 0.6 and judgement.verdict == verdict
+
+
+def test_what_is_no_sign_of_a_fault_is_not_said_to_speak_for_one():
+    rows = 12
+    kl = np.linspace(-0.001, -0.04, rows)
+    kl[3] = 0.004
+    run = make_run({"reward": np.linspace(0.5, 0.52, rows), "kl_ref": kl}, trainer="unknown")
+    judgement = judge(run)
+    said = [*judgement.speaks_for, *judgement.speaks_against]
+    assert not any("number of rows" in text or "times the usual" in text for text in said)
+    assert not any(text.endswith("ends at 0") for text in said)

@@ -36,12 +36,18 @@ def diagnosis_of(columns):
     return diagnosis
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["sft", "no reward is logged"])
 def test_a_supervised_run_is_said_to_be_one_and_gets_no_advice_of_rl(kind):
     diagnosis = diagnosis_of(KINDS[kind])
     assert diagnosis.verdict == "too little to judge" and not diagnosis.harmful
-    assert f"this looks like supervised training ({kind.partition(' without')[0]})" in diagnosis.judgement.sentence
+    assert f"this looks like supervised training ({kind})" in diagnosis.judgement.sentence
     assert not diagnosis.judgement.reasons
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("sft", "no reward is logged")])
+def test_training_on_pairs_is_judged_by_their_order(kind):
+    diagnosis = diagnosis_of(KINDS[kind])
+    assert diagnosis.verdict == "healthy" and not diagnosis.findings
 
 
 def test_a_loss_that_breaks_is_harm_in_supervised_training_too():

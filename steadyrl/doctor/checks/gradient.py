@@ -47,11 +47,11 @@ HOW_TO_LOG = {
 
 @check("grad_norm")
 def grad_norm(run: Run) -> Result | list[Result]:
-    if (norm := run.get("grad_norm")) is None:
+    if (norm := run.get("grad_norm")) is None and "grad_norm" in run.series:
+        return Unknown("no gradient norm of the log is finite")
+    if norm is None:
         hint = HOW_TO_LOG.get(run.trainer, HUGGING_FACE if run.trainer.startswith("trl-") else OWN_LOOP)
         who = f"{run.trainer}: " if hint != OWN_LOOP else ""
-        if run.series.get("grad_norm"):
-            return Unknown("no gradient norm in the log is a finite number")
         return Unknown(f"the gradient norm is not logged; {who}{hint}", ("grad_norm",))
     if fault := _zero(run, norm) or _erratic(run, norm):
         return fault
@@ -84,7 +84,7 @@ def _zero(run: Run, norm: Series) -> Result:
     elif not detached:
         return Unknown(f"{message} and not in the others, so that the loss reaches the weights; nothing tells why")
     severity: Severity = "critical" if is_zero.all() else "warning"
-    rows = (f"{int(is_zero.sum())} of {len(norm)} rows have a norm of 0",)
+    rows = () if len(norm) == 1 else (f"{int(is_zero.sum())} of {len(norm)} rows have a norm of 0",)
     return Found(cause, severity, int(norm.steps[is_zero.argmax()]), f"{message}: {reason}", rows)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from steadyrl.core.stats import answers_are, decide, largest_difference, student_quantile
 from steadyrl.core.types import Severity
-from steadyrl.core.words import counted
+from steadyrl.core.words import counted, percent
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.names.shapes import FORM, pays_for_right
 from steadyrl.doctor.series import Evaluation, Run, Series
@@ -29,7 +29,7 @@ COSTS = re.compile(
     r"loss|time|second|token|length|chars?|latency|perplex|ppl|(?<![a-z])kl|entropy|trunc|error|halluc|fallback|cost|memory|step|"
     r"batch|optim|(?<![a-z])lr|learning|epoch|params|size|illegal|violation|fail|wrong|(?<![a-z])std|(?<![a-z])(?:min|max)"
     r"(?![a-z])|negative|toxic|repeti|gpu|seed|temperature|beta|grad|norm|count|invalid|refus|damage|penalt|unsafe|leak|distance|"
-    r"throughput|speed|no answer|unpars|(?<![a-z])(?:gap|lev|r?m[as]e)(?![a-z])|"
+    r"throughput|speed|no answer|unpars|== ?0|(?<![a-z])(?:gap|lev|r?m[as]e)(?![a-z])|"
     r"长度|上限|时间|训练样本|学习率|幻觉|\u2193",
     re.IGNORECASE,
 )
@@ -109,12 +109,13 @@ def heldout_worse(run: Run) -> Result:
 def heldout_no_gain(run: Run) -> Result:
     scores = [evaluation for evaluation in run.evaluations if not evaluation.course]
     if not scores:
-        return Unknown("no scores before and after training stand beside the log", ("evaluations",))
+        return Unknown("the log has no scores before and after training", ("scores",))
     gains = {score: _gain(score) for score in scores if not COSTS.search(score.name) and score.answers not in FEW}
     later = [score for score in gains if score.from_training and not _is_proxy(score.name)]
     lost = [score for score in later if gains[score] < 0]
     if len(lost) > len(later) / 2.0:
-        evidence = f"of {counted(len(later), 'score')}, {len(lost)} fell beyond the noise after {lost[0].stages[0]}"
+        after = f"fell after '{lost[0].stages[0]}' {_beyond(later, True)}"
+        evidence = f"of {counted(len(later), 'score')} {len(lost)} {after}"
         return Found("past_peak", "warning", None, f"a later checkpoint scores less: {_courses(lost)}", (evidence,))
     trained = [score for score in gains if not score.from_training and not FORM.search(score.name)]
     aims = [score for score in trained if not _is_proxy(score.name)] or trained
@@ -128,24 +129,27 @@ def heldout_no_gain(run: Run) -> Result:
     rose, fell = ([score for score in aims if gains[score] == sign] for sign in (1, -1))
     spoiled = [s for s in scores if SPOILED.search(s.name) and s.after - s.before > SPOILS * _scale(s)]
     if spoiled and all(_is_proxy(score.name) for score in rose):
-        evidence = f"no score of whether they are right rose: {_courses(aims)}"
+        right = [score for score in aims if not _is_proxy(score.name)]
+        kind = "no score of whether they are right rose" if right else "no score says whether they are right"
+        evidence = f"{kind}: {_courses(right or aims)}"
         return Found("spoiled", "warning", None, f"training spoils the answers: {_courses(spoiled)}", (evidence,))
+    counts = f"of {counted(len(aims), 'score')} {len(rose) or 'none'} rose, and {len(fell) or 'none'} fell"
     if rose:
         if len(fell) > len(aims) / 4.0:
-            rises_and_falls = f"of {counted(len(aims), 'score')} {len(rose)} rose, and {len(fell)} fell"
-            return Found("mixed", "info", None, f"{rises_and_falls}: {_courses(fell)}")
-        mostly = not fell and len(rose) > len(aims) / 2.0 and not any(score.arm for score in aims)
-        return (Passed if mostly else Unknown)(f"scores before and after training: {_courses(aims)}")
+            return Found("mixed", "info", None, f"{counts}: {_courses(fell)}")
+        if not fell and len(rose) > len(aims) / 2.0 and not any(score.arm for score in aims):
+            return Passed(f"scores before and after training: {_courses(aims)}")
+        return Unknown(f"{counts}: {_courses(aims)}")
     if any(score.after - score.before > _least(score) for score in aims):
         return Unknown(f"the scores rose, and no more than their noise: {_courses(aims)}")
     if proxies := [score for score, gain in gains.items() if gain > 0]:
-        cause, message = "proxy_alone", f"only proxies rose: {_courses(proxies)}; no other did: {_courses(aims)}"
+        unraised = _courses(dict.fromkeys([*fell, *aims]))
+        cause, message = "proxy_alone", f"only proxies rose: {_courses(proxies)}; the other scores did not: {unraised}"
     elif fell:
         cause, message = "fell", f"scores are lower after training: {_courses(fell)}"
     else:
         cause, message = "no_gain", f"training did not raise the scores: {_courses(aims)}"
-    evidence = f"of {counted(len(aims), 'score')} none rose beyond its noise, and {len(fell)} fell beyond it"
-    return Found(cause, "warning", None, message, (evidence,))
+    return Found(cause, "warning", None, message, (f"{counts} {_beyond(aims, bool(fell))}",))
 
 
 def _is_proxy(name: str) -> bool:
@@ -166,15 +170,29 @@ def _least(score: Evaluation) -> float:
     return max(LEAST_CHANGE * _scale(score), LEAST_RELATIVE * max(abs(score.before), abs(score.after)))
 
 
+def _beyond(scores: Sequence[Evaluation], moved: bool) -> str:
+    """Say which changes of scores count: those beyond noise, where it is read of how many answers each is a mean."""
+    if all(score.answers for score in scores):
+        return "beyond its noise"
+    remark = ", which noise may explain: no number of answers stands beside them"
+    return f"by more than {percent(LEAST_RELATIVE)}{remark if moved else ''}"
+
+
 def _scale(score: Evaluation) -> float:
     """Return the score of answers that are all right, as far as it can be told."""
     return 1.0 if max(abs(score.before), abs(score.after)) <= 1.0 else 100.0
 
 
 def _courses(scores: Iterable[Evaluation]) -> str:
-    courses = [
-        f"{s.name}{f' ({s.problems})' if s.problems else ''} {number(s.before)} -> {number(s.after)}" for s in scores
-    ]
+    """List the first of some courses, each with its two stages where they are others than those of the one before."""
+    courses, named = list[str](), ("before", "after")
+    for score in scores:
+        before, after = (stage.lower() for stage in score.stages)
+        # In lines the score's own name stands in that of its stage: "baseline accuracy".
+        unlike = (before, after) != named and score.name.lower() not in f"{before} {after}"
+        stages, named = f' ("{score.stages[0]}" to "{score.stages[1]}")' if unlike else "", (before, after)
+        problems = f" ({score.problems})" if score.problems else ""
+        courses.append(f"{score.name}{problems} {number(score.before)} -> {number(score.after)}{stages}")
     hidden = len(courses) - MOST_SHOWN
     return ", ".join(courses[:MOST_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
 

@@ -45,6 +45,8 @@ def non_finite(run: Run) -> Result:
     lost = [name for name, last_rows in ends.items() if not all(np.isfinite(values[-1]) for values in last_rows)]
     stays_broken = any(not np.isfinite(values[-LASTING:]).any() for name in lost for values in ends[name])
     cause, reason = CAUSES.get(first, LOG_PROBS)
+    if cause == "gradient" and run.get("loss") is None and run.get("loss_policy") is None:
+        reason = "no loss is read that could tell whether it broke first"
     together = sum(int(bad[0]) == onset for bad in broken.values()) > 1
     if together and onset == run.span[0]:
         reason = "other numbers were broken in the first row, too, so that nothing tells which was first"
@@ -64,7 +66,7 @@ def non_finite(run: Run) -> Result:
         )
     elif lost:
         when += f", and {names} to the end"
-    others = {logged_as[name]: bad for name, bad in broken.items() if name != first and run.steps > 1}
+    later = {logged_as[name]: bad for name, bad in broken.items() if name != first and run.steps > 1}
     sentence = f"{logged_as[first]} is not finite {when}"
     scaler = list(broken) == ["grad_norm"] and not lost
     return Found(
@@ -72,7 +74,7 @@ def non_finite(run: Run) -> Result:
         "critical" if stays_broken else "info" if scaler else "warning",
         onset,
         f"{sentence}: {'' if lost else 'finite numbers follow; '}{reason}",
-        (sentence, *starmap(_broken_rows, others.items())),
+        (sentence, *starmap(_broken_rows, later.items())),
         FIRST_GRADIENT if cause == "gradient" and onset == run.span[0] else "",
     )
 

@@ -66,7 +66,7 @@ def reward_flat(run: Run) -> Result:
     if not rests and not shows_no_gain(run) and not (idle and (change.detectable <= worth or long)):
         hidden = change.detectable if change.detectable > worth else change.high
         return Unknown(
-            f"the reward shows no trend, but a change of {number(hidden)} could hide in its noise, and "
+            f"the reward shows no trend beyond its noise, in which a change of {number(hidden)} could hide, and "
             f"{number(worth)} would be worth having: run longer, or with more completions per step"
         )
     evidence = f"the change over all steps lies between {number(change.low)} and {number(change.high)} (95 %)"
@@ -88,13 +88,13 @@ def reward_flat(run: Run) -> Result:
 
 def _log_more(run: Run) -> str:
     """Return what to log that would tell why a reward is level, beyond what is logged."""
-    if run.get("kl_ref") and run.get("no_signal"):
-        return (
-            "Read completions with high and low rewards, and log the KL under a name that says if it is one per token."
-        )
     missing = {"kl_ref": "the KL to the reference", "no_signal": "the share of groups with equal rewards"}
-    names = [name for quantity, name in missing.items() if run.get(quantity) is None]
-    return f"Log {' and '.join(names)}, and run the doctor again."
+    # With a critic equal rewards of a prompt teach all the same.
+    needless = {"no_signal"} if run.traits.critic or run.get("loss_value") else set[str]()
+    names = [name for quantity, name in missing.items() if quantity not in needless and run.get(quantity) is None]
+    if names:
+        return f"Log {' and '.join(names)}, and run the doctor again."
+    return "Read completions with high and low rewards, and log the KL under a name that says if it is one per token."
 
 
 def shows_no_gain(run: Run) -> bool:

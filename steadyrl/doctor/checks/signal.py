@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from steadyrl.core.types import Severity
-from steadyrl.core.words import percent
+from steadyrl.core.words import counted, percent
 from steadyrl.doctor.check import FEWEST_ROWS, Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain, worsens
 from steadyrl.doctor.names.shapes import pays_for_right
@@ -63,7 +63,8 @@ def no_signal_groups(run: Run) -> Result:
     half = min(late, mean) > HALF_LOST and long
     from_start = half and shows_no_gain(run) and not moves
     if len(share) < FEWEST_ROWS and not nothing and late > HALF_LOST and readings.direction(share) <= 0:
-        return Unknown(f"{percent(late)} of the groups have equal rewards, in {len(share)} rows only")
+        level = f"{percent(late)} of the groups have equal rewards at the end"
+        return Unknown(f"{level}, and {counted(len(share), 'row')} are too few to tell")
     if late <= HALF_LOST and not half and not idle:
         return None
     cause, reason = _equal_cause(run, share if basis.startswith(ROWS) else None)
@@ -76,7 +77,6 @@ def no_signal_groups(run: Run) -> Result:
     worth_knowing |= late <= LITTLE_SIGNAL and not from_start and not idle
     # Groups that agree, some of them right, may be what was learned, if the rewards' thirds say so within their noise.
     worth_knowing |= idle and late <= LITTLE_SIGNAL and cause in EARN and _may_gain(run)
-    course = f"{number(early)} at the start, {number(late)} at the end (means)"
     rows = "rows" if nothing or (idle and run.averaged_over == 1) else STEPS if idle else LAST
     temperature = readings.setting(run, "temperature") or 0.0
     hot = cause == "same_answers" and temperature >= 1.0
@@ -86,8 +86,8 @@ def no_signal_groups(run: Run) -> Result:
         cause,
         "critical" if nothing else "info" if worth_knowing else "warning",
         int(share.steps[0]) if nothing or idle else first_lasting(share, share.values > min(LITTLE_SIGNAL, late)),
-        f"{_share_text(basis, mean if idle else late, rows)} teach nothing: {reason}",
-        (f"{basis}: {course if len(share) > 1 else f'{number(late)} in the only row'}",),
+        f"{_share_text(basis, share, mean if idle else late, rows)} nothing: {reason}",
+        (f"{basis}: {readings.both_ends(early, late) if len(share) > 1 else f'{number(late)} in the only row'}",),
         advice,
     )
 
@@ -105,10 +105,11 @@ def _stuck(run: Run) -> str:
     )
 
 
-def _share_text(basis: str, share: float, rows: str) -> str:
-    if basis.startswith(ROWS):
-        return f"in {percent(share)} of the {rows} {basis.removeprefix(ROWS)}, so that they"
-    return f"{percent(share)} of the groups have equal rewards and"
+def _share_text(basis: str, share: Series, level: float, rows: str) -> str:
+    if not basis.startswith(ROWS):
+        return f"{percent(level)} of the groups have equal rewards and teach"
+    where = "the only row" if len(share) == 1 and rows != STEPS else f"{percent(level)} of the {rows}"
+    return f"in {where} {basis.removeprefix(ROWS)}, so that {'it teaches' if len(share) == 1 else 'they teach'}"
 
 
 def _equal_cause(run: Run, alike: Series | None) -> tuple[str, str]:

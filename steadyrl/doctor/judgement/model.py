@@ -27,7 +27,16 @@ SPEAKING, MOST = 0.1, 4  # log-odds from which on a quantity is named, and how m
 NEGATIVE_ZERO = re.compile(r"[-+](?=0(?:\.0*)?%)")  # rounded, of a share
 DOUBT = 0.3  # probability of being sick, above which nothing is called healthy
 # Of whatever training.
-OF_ALL = {"loss", "grad_norm", "learning_rate", "data_epoch", "token_accuracy", "heldout/loss", "heldout/accuracy"}
+OF_ALL = {
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "data_epoch",
+    "token_accuracy",
+    "heldout/loss",
+    "heldout/accuracy",
+    "reward_part/accuracy",
+}
 FEW_STEPS = 10  # in fewer steps a rise shows no health yet
 LONG = 25  # rows: of the labelled logs with as many that look sick none was healthy, and of shorter ones some were
 
@@ -63,8 +72,9 @@ class Quantity:
         """Return the sentence with a value."""
         signed = 0.0 - value if "negative" in self.transform else value  # never -0
         if "power" in self.transform:
-            power = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
-            signed = power if power > LEAST_KL else 0.0
+            signed = 10.0 ** min(signed, 308.0)  # of the largest numbers there are
+            if signed <= LEAST_KL:
+                return re.sub(r"{value[^}]*}", "0 or less", self.text)
         return NEGATIVE_ZERO.sub("", self.text.format(value=signed)).replace("in 0% of", "in next to none of")
 
 
@@ -101,15 +111,21 @@ class Judgement:
     """What shows that the rows are of supervised training, as no labelled log is; "" where it samples."""
 
     @property
+    def likely(self) -> str:
+        """How sure the verdict is, by the labelled logs: of two of three and more that were so it is probable."""
+        right, every = map(int, self.alike.split()[:3:2])
+        return "probably" if 3 * right >= 2 * every else "perhaps"
+
+    @property
     def sentence(self) -> str:
         """The verdict with its odds and the likeliest fault, or what to look for first."""
         if self.supervised:
             return f"too little to judge: {self.supervised}; losses, gradients and settings show no harm"
         if self.verdict == "healthy":
-            return f"healthy, probably ({self.alike} were healthy)"
+            return f"healthy, {self.likely} ({self.alike} were healthy)"
         odds = f"{self.alike} were sick"
         if self.verdict == "sick":
-            return f"sick, probably ({odds}): {self.fault}"
+            return f"sick, {self.likely} ({odds}): {self.fault}"
         suspected = f"look first whether {self.fault}" if self.cause else "nothing points to a fault"
         return f"too little to judge ({odds}): {suspected}"
 
@@ -168,7 +184,10 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
     elif healthy >= limits["limit_healthy"] and sick <= DOUBT and covered >= FEW_STEPS and not contradicted:
         verdict = "healthy"
     state = verdict or "sick"
-    ordered = sorted(shares, key=lambda name: -abs(shares[name]))
+    unsaid = {name for name, quantity in QUANTITIES.items() if not quantity.family}  # such as how many rows there are
+    if values.get("kl_most", 0.0) - values.get("kl_spike", 0.0) <= math.log10(LEAST_KL):
+        unsaid.add("kl_spike")  # times what is usual, which is 0 or less
+    ordered = sorted(shares.keys() - unsaid, key=lambda name: (-abs(shares[name]), name))
     sentences = {name: QUANTITIES[name].sentence(values[name]) for name in ordered}
     speaks_for = dict.fromkeys(sentences[name] for name in ordered if shares[name] >= SPEAKING)
     against = dict.fromkeys(sentences[name] for name in ordered if shares[name] <= -SPEAKING)

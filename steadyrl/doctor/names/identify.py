@@ -22,6 +22,7 @@ from steadyrl.doctor.names.shapes import guesses, pays_for_right, words
 from steadyrl.doctor.names.table import Name, Table, best_pattern, load, spell, wildcard
 from steadyrl.doctor.names.traits import OF_CRITICS, traits
 from steadyrl.doctor.readers.rows import usual_distance
+from steadyrl.doctor.readers.source import PAIRS_KEY
 from steadyrl.doctor.series import Column, RawLog, Run, Series, Traits
 from steadyrl.doctor.statistics.units import together
 
@@ -58,7 +59,7 @@ IMPOSSIBLE = {
     "length": "is never above 1, which is no number of tokens, and is left out",
 }
 GUESSED_ALONE = {"reward", "loss"}  # of which a guess is enough to take a table for a log
-PAIRED = re.compile(r"chosen|rejected|margin|accurac", re.IGNORECASE)  # of rewards of pairs
+PAIRED = re.compile(r"chosen|reject|margin|accurac", re.IGNORECASE)  # of rewards of pairs
 CLOCKS = {"time_logged", "data_epoch"}
 # Whatever the trainer; "val" and "test" alone are other things with some.
 HELD_OUT = ("eval_", "validation_", "heldout_", "held_out_", "holdout_", "unseen_", "ood_")
@@ -153,7 +154,10 @@ def _pair_traits(log: RawLog, run_traits: Traits) -> Traits:
 
     Over given texts the mean log-ratio to the reference is no KL, and may lie below 0.
     """
-    has_pairs = {word for name in log.columns for word in words(name)} >= {"chosen", "rejected"}
+    of_pairs = {match[0].lower() for name in log.columns if (match := PAIRED.search(name))}
+    all_words = {word for name in log.columns for word in words(name)}
+    has_pairs = of_pairs >= {"chosen", "reject"} or of_pairs >= {"margin", "accurac"} or {"dpo", "loss"} <= all_words
+    has_pairs |= bool(log.settings.get(PAIRS_KEY))
     rewarded = any("reward" in words(name) and not PAIRED.search(name) for name in log.columns)
     sampled = rewarded or "objective/kl" in log.columns
     return replace(run_traits, trains_on="given") if has_pairs and not sampled else run_traits
@@ -166,8 +170,8 @@ def _stand_in(series: dict[str, list[Series]], table: Table) -> tuple[str, ...]:
     """
     candidates = [quantity for quantity in series if quantity.startswith("reward_part/") and pays_for_right(quantity)]
     candidates = candidates or [quantity for quantity in series if quantity == "return_mean" and table is COMMON]
-    if "reward" in series or len(candidates) != 1:
-        return ()
+    if "reward" in series or len(candidates) != 1 or {"loss", "heldout/loss"} <= series.keys():
+        return ()  # beside a loss on held-out texts it is the accuracy of a classifier
     series["reward"] = [replace(estimate, quantity="reward", unit="reward") for estimate in series.pop(candidates[0])]
     return (f"the reward is not logged; {series['reward'][0].source} stands for it",)
 
@@ -225,8 +229,8 @@ def _impossible(logged: Series, table: Table) -> bool:
         return logged.median < 0.0
     if logged.quantity == "kl_ref":  # of TRL's warning
         return "to become negative" in logged.source and len(logged) < max(SELDOM, np.ptp(logged.steps) / 2)
-    own = table is COMMON and spell(logged.source).rpartition("/")[2] == "length"
-    return own and bool((logged.values <= 1.0).all() and (logged.values % 1.0 > 0).any())
+    length = table is COMMON and spell(logged.source).rpartition("/")[2] == "length"
+    return length and bool((logged.values <= 1.0).all() and (logged.values % 1.0 > 0).any())
 
 
 def _without_rounded_rate(series: dict[str, list[Series]]) -> tuple[str, ...]:
@@ -326,9 +330,9 @@ def meaning_of(name: str) -> Name:
         pattern = best_pattern(table.names, name)
         if pattern is not None:
             return table.names[pattern].filled(wildcard(pattern, name) or "")
-    form = "expected a name of docs/metrics.md, or a common one such as reward or kl"
-    hint = did_you_mean(name, [*COMMON.names, *TABLES[0].names], form)
-    raise ConfigError(f"got '{name:.80}' for what a metric is; {hint}")
+    hint = did_you_mean(name, [*COMMON.names, *TABLES[0].names], "docs/metrics.md has them all")
+    form = "a name of docs/metrics.md, or a common one such as reward or kl"
+    raise ConfigError(f"got '{name:.80}' for what a metric is; expected {form}; {hint}")
 
 
 def checked_names(names: Any) -> dict[str, str]:
@@ -469,7 +473,7 @@ def _transformed(transform: str, values: np.ndarray) -> np.ndarray:
 def _notes(table: Table, log: RawLog, guessed: list[_Match]) -> list[str]:
     logged = {spelling for column in log.columns for spelling in table.bare(column)}
     notes = [caveat for name, caveat in table.caveats.items() if name in logged]
-    if table is COMMON:
+    if table is COMMON and log.columns:
         notes = ["The names are of no trainer that is known here, so the units of KL, entropy and others are unknown."]
     if pairs := ", ".join(f"{match.source} as {match.name.quantity}" for match in guessed):
         notes.append(f"guessed by their words and values, so see that they are these: {pairs}")

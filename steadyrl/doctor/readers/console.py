@@ -29,6 +29,8 @@ from steadyrl.doctor.series import FROM_SOURCE, NUMBERED, Column, RawLog
 MAX_TEXT = 1 << 16  # parsing takes hundreds of times the memory of the text
 MAX_BRACKETS = 100
 FEWER = 3  # times as many warnings as rewards, from which the warnings are the rows
+RULE = re.compile(r"\s*\|(?:[ :]*-{2,}[ :]*\|)+[ :]*-+[\s:|]*")  # below the header of a table
+SCORE = re.compile(r"(?:accuracy|reward|score|pass@\d+)\W*$", re.IGNORECASE)
 FEW_DICTS = 5  # which may be of something else than the rows
 MAX_PREFIX, MAX_BEFORE = 100, 1000  # characters before a dict, of its step and of metrics beside it
 VERL = re.compile(r"(?<![\w/.:-])step:(\d{1,15}) - (?=\S)")
@@ -69,6 +71,8 @@ class _Console:
         self._tokens = 0.0  # TRL's count in the latest row
         self._restarts, self._rows = 0, 0  # how often that count began again, and rows since
         self.has_text_tables = False  # whether there are tables of completions
+        self._in_table = False  # whether lines are rows of a table, whose cells are no names and values in turn
+        self._is_scored = False  # whether the line before ends a header of two columns, the second of them of scores
         self.rows_before_reward = 0  # rows of a training without rewards that ended before one with them
         self._has_summary = self._has_reward = False  # whether a Trainer has summed up, and whether a row had a reward
         self._open_dict = self._verl_line = ""  # a dict whose end is on a later line; a line of verl that may go on
@@ -76,6 +80,10 @@ class _Console:
     def add(self, raw: bytes) -> bool:
         """Take in a line; return whether the lines so far hold metrics for sure."""
         line = plain(raw)
+        is_barred = line.lstrip()[:1] == "|"
+        begins_table = is_barred and RULE.fullmatch(line) is not None and (line.count("|") > 3 or self._is_scored)
+        self._in_table = is_barred and (self._in_table or begins_table)
+        self._is_scored = is_barred and SCORE.search(line) is not None
         is_continued = self._open_dict or self._verl_line or self.words.open_list
         if not is_continued and "{" not in line and WORDLESS.fullmatch(line):
             return self.words.has_record or self.dicts.count > 0
@@ -104,7 +112,7 @@ class _Console:
             self.bars.rows += 1
             self._split_runs(row)
             self.dicts.put(row)
-        elif self.dicts.count < FEW_DICTS and not self.verl.count:
+        elif self.dicts.count < FEW_DICTS and not self.verl.count and not self._in_table:
             for redraw in line.split("\r"):  # a bar draws itself anew over what it drew
                 self.words.add(redraw)
         return self.words.has_record or self.dicts.count > 0 or self.warnings.count >= FEW_DICTS
@@ -183,15 +191,17 @@ def _fullest(console: _Console, path: Path, notes: list[str]) -> list[RawLog]:
         if _is_full(dict_log):
             return [dict_log]
     table_logs = tables.find(path, notes)
-    reads_words = console.words.has_record or not any(map(_rewards, table_logs))
-    word_log = console.words.log(str(path), notes) if reads_words else None
-    logs = [log for log in (dict_log, *table_logs[-1:], word_log) if log is not None]
+    word_log = console.words.log(str(path), notes)
+    # Beside tables without a reward some lines may yet hold one.
+    rewards_tell = not any(map(_rewards, table_logs)) and (not table_logs or _rewards(word_log) >= FEW_DICTS)
+    reads_words = console.words.has_record or rewards_tell
+    logs = [log for log in (dict_log, *table_logs[-1:], word_log if reads_words else None) if log is not None]
     rows = max((len(column.steps) for log in logs for column in log.columns.values()), default=0)
     if console.warnings.count > rows and all(FEWER * _rewards(log) < console.warnings.count for log in logs):
         return [console.warnings.log(str(path), "trl_warnings", {}, [*notes, OF_WARNINGS])]
-    metrics = [sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns)) for log in logs]
-    best = max(range(len(logs)), key=lambda i: (_rewards(logs[i]) >= FEW_DICTS, metrics[i]))
-    log = next(filter(_is_full, logs), None) or logs[best]
+    fullest = max(map(_rewards, logs), default=0)
+    full = (log for log in logs if _is_full(log) and 2 * _rewards(log) >= fullest)  # and no remark beside a table
+    log = next(full, None) or max(logs, key=lambda log: (_rewards(log) >= FEW_DICTS, _metrics(log)))
     chosen = table_logs if table_logs and log is table_logs[-1] else [log]
     warned = console.warnings.log(str(path), "trl_warnings", {}, []).columns if console.warnings.count else {}
     beside = [
@@ -208,6 +218,10 @@ def _is_full(log: RawLog) -> bool:
 
 def _rewards(log: RawLog) -> int:
     return max((len(x.steps) for name, x in log.columns.items() if tables.REWARD.search(english(name))), default=0)
+
+
+def _metrics(log: RawLog) -> int:
+    return sum(len(log.columns[name].steps) for name in filter(METRIC.search, log.columns))
 
 
 def holds_metrics(path: Path) -> bool:

@@ -23,7 +23,6 @@ Table = list[list[str]]
 CSV = (".csv", ".tsv")
 MAX_BYTES, ENDS = 16 << 20, 1 << 18  # of a text with scores
 MOST_ROWS, MOST_LABEL = 60, 80  # of a table of stages, and characters of a label
-ROUNDED, FEW_ANSWERS = 5e-4, 20  # of a share with three digits; answers that show nothing
 MOST_LABELS = 3  # columns before the scores, of which one names the stages
 _AS_WORD = r"(?<![a-z])(?:{})(?![a-z])"
 TRAINED = re.compile(
@@ -61,6 +60,8 @@ COUNTS = re.compile(
 )
 ARMS = re.compile(r"(?<![a-z])(?:experiments?|runs?|arms?|variants?|ablations?)(?![a-z])|\u5b9e\u9a8c", re.IGNORECASE)
 RIGHT = re.compile("correct|solved|passed|right", re.IGNORECASE)  # of which a count is as good as their share
+MARKS = re.compile(r"`|\*\*")
+ROUNDED = 5e-4  # a share of three digits
 LETTERS = re.compile(r"[^\W\d_]{2}")
 WORD = re.compile(r"[^\W\d_]+")
 OF_TRAINING = re.compile("rewards?$")  # what a line calls so is as a rule the training's own
@@ -121,7 +122,8 @@ def _table_scores(table: Table) -> Iterator[Evaluation]:
     bases, trained = ([name for name in stage_columns if _stage(name) == stage] for stage in (0, 1))
     if bases and trained:
         answer_counts = {fraction[2] for row in rows for cell in row[1:] if (fraction := FRACTION.search(cell))}
-        count = f"n={answer_counts.pop()}" if len(answer_counts) == 1 else ""
+        stated = OF_COUNT.search(header[0])
+        count = f"n={stated[1] if stated else answer_counts.pop()}" if stated or len(answer_counts) == 1 else ""
         for end in trained:
             same_metric = (name for name in bases if _without_stage(name) == _without_stage(end))
             base = next(same_metric, bases[0])
@@ -155,17 +157,21 @@ def _row_scores(header: list[str], rows: Table) -> Iterator[Evaluation]:
         previous = [rows[i] for i in comparable if i < index and rows[i][label] != after[label]]
         earlier = [row for row in previous if WORD.findall(row[label]) == WORD.findall(after[label])]
         base = rows[max((i for i in starts if i < index), default=starts[0])]
-        count = f"n={after[count_column]}" if count_column >= 0 else ""
-        counted = [value for value in map(_value, after) if value and 0 < value[1] < FEW_ANSWERS]
+        counts = [f"n={after[count_column]}" if count_column >= 0 else _count_beside(cell, after) for cell in after]
         # Arms that differ in numbers alone are no checkpoints.
         for before in (base, *(earlier if arm_stage is None else ())):
             names = (before[label], after[label])
             for i in scored:
-                value = _value(after[i])  # a share that stands as a count in the same row is of as few answers
-                same = [n for share, n in counted if value and not value[1] and abs(share - value[0]) <= ROUNDED]
-                problems = count or next((f"n={n}" for n in same), "")
-                for scores in _evaluation(header[i], problems, [before[i], after[i]], names, before in earlier):
+                for scores in _evaluation(header[i], counts[i], [before[i], after[i]], names, before in earlier):
                     yield replace(scores, arm=arm_stage is not None)
+
+
+def _count_beside(cell: str, row: Sequence[str]) -> str:
+    """Return of how many answers a share is, if a count of right ones beside it in the row is that share; else ""."""
+    values = [_value(beside) for beside in row]
+    share = _value(cell)
+    counts = [value[1] for value in values if value and value[1] and share and abs(value[0] - share[0]) < ROUNDED]
+    return f"n={counts[0]}" if counts else ""
 
 
 def _line_scores(text: Sequence[str]) -> Iterator[Evaluation]:
@@ -203,7 +209,9 @@ def _evaluation(
         counts = [start[1], end[1], int(stated[1]) if stated else 0]
         answers = min(filter(None, counts), default=0)
         divisor = answers if RIGHT.search(name) and 1.0 < max(start[0], end[0]) <= answers else 1
-        yield Evaluation(name, start[0] / divisor, end[0] / divisor, answers, stages, problems, from_training)
+        before, after = start[0] / divisor, end[0] / divisor
+        labels = (MARKS.sub("", stages[0]), MARKS.sub("", stages[1]))
+        yield Evaluation(MARKS.sub("", name), before, after, answers, labels, problems, from_training)
 
 
 def _value(cell: str) -> tuple[float, int] | None:

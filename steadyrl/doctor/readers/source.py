@@ -8,7 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-CONFIG = re.compile(r"(?:GRPO|PPO|RLOO|GSPO|DAPO|Reinforce|OnlineDPO)\w*(?:Config|Arguments|Args)$", re.IGNORECASE)
+CONFIG = re.compile(
+    r"(?:GRPO|PPO|RLOO|GSPO|DAPO|Reinforce|DPO|KTO|ORPO|CPO)\w*(?:Config|Arguments|Args)$", re.IGNORECASE
+)
+TRAINER = re.compile(r"(?:^|\.)(\w*)Trainer$")
+OF_PAIRS = re.compile(r"(?<!Online)(?:DPO|KTO|Reward)$")
+PAIRS_KEY = "pairs_are_given"  # the setting that says that all trainers of a source are of losses of pairs alone
 MAGIC = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)  # of a notebook, no Python
 MAX_SOURCE = 1 << 18  # characters of a cell
 NUMBERS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -24,9 +29,10 @@ def settings_in(cells: Iterable[str]) -> dict[str, Any]:
     """Return the arguments of the configs of reinforcement learning in some Python, read in the order of the cells.
 
     Nothing is run. An argument that two configs give different values is left out: which of them the log is of, the
-    source does not say.
+    source does not say. Where all trainers of the source learn from given pairs, ``PAIRS_KEY`` says so.
     """
     names, settings, unlike = dict[str, Any](), dict[str, Any](), set[str]()
+    trainers = set[str]()
     for cell in cells:
         try:
             tree = ast.parse(MAGIC.sub(r"\1pass", cell[:MAX_SOURCE]))
@@ -38,10 +44,15 @@ def settings_in(cells: Iterable[str]) -> dict[str, Any]:
             elif isinstance(node, ast.ClassDef):
                 fields = [x for x in node.body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)]
                 names |= {f".{ast.unparse(x.target)}": _value(x.value, names) for x in fields if x.value}
-            elif isinstance(node, ast.Call) and CONFIG.search(ast.unparse(node.func)):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            trainers |= {kind[1] for kind in (TRAINER.search(called),) if kind}
+            if CONFIG.search(called):
                 arguments = {argument.arg: _value(argument.value, names) for argument in node.keywords if argument.arg}
                 unlike |= {key for key, value in arguments.items() if settings.setdefault(key, value) != value}
-    return {key: value for key, value in settings.items() if value is not None and key not in unlike}
+    constants = {key: value for key, value in settings.items() if value is not None and key not in unlike}
+    return constants | ({PAIRS_KEY: True} if trainers and all(map(OF_PAIRS.search, trainers)) else {})
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -20,7 +20,7 @@ from steadyrl.doctor.readers.lines import head, lines, text_of
 from steadyrl.doctor.readers.parting import EXTREMES, METRIC, Runs
 from steadyrl.doctor.readers.rows import STEP_FORMS, Rows, find_step_key, step_numbers
 from steadyrl.doctor.readers.spelling import NOTHING, english, spelled
-from steadyrl.doctor.series import Column, RawLog
+from steadyrl.doctor.series import NUMBERED, Column, RawLog
 
 Row = dict[str, str]
 
@@ -38,7 +38,7 @@ AT_START = re.compile(r"\W*(?:start|first|begin|initial|early|before|초반|初�
 AT_END = re.compile(r"\W*(?:end|last|final|late|after|now|최근|종료|후반|最终|末期|结束|训练后)", re.IGNORECASE)
 CONTINUED = 200  # rows of a table that may go on in another one at most
 STEPS = re.compile(r"step|iter(ation)?|epoch|update|episode|^rollout$|^checkpoint$|^ckpt$", re.IGNORECASE)
-REWARD = re.compile(r"reward", re.IGNORECASE)
+REWARD = re.compile(r"reward(?!s?[/ _]*margin)", re.IGNORECASE)  # margins are of training on pairs
 COMMA = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 RULE = re.compile(r"[\s|:+=_\u2500-\u257f-]*")  # with the strokes that draw boxes
 TWO_WORDS = re.compile(r"\b(Training|Validation|Train|Eval) (Loss)\b")
@@ -52,7 +52,8 @@ _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
 COURSE = re.compile(rf"~?[-+\u2212]?{_NUMBER} ?(?:\u2192|->|to) ?~?([-+\u2212]?{_NUMBER})")
 RANGE = re.compile(rf"~?({_NUMBER}) ?[-\u2013~] ?({_NUMBER})")
 ENDED = "\0"  # a line that ends a table
-STEPLESS = "values with arrows between them, at steps that the text does not say, so that they are numbered from 1: "
+OTHERS, MOST_SHOWN = "rows of other tables, left out: ", 80  # characters of the names of the table that is read
+STEPLESS = "values of sentences that say no step, of which a level stands at the last one: "
 # "KL: 0.1 -> 0.3 -> 2,041.5"
 VALUE = r"~?[-+\u2212]?\d++(?:,\d++)*+(?:\.\d++)?(?:e[-+]?\d+)?%?"
 VALUES = re.compile(VALUE, re.IGNORECASE)
@@ -62,10 +63,12 @@ ARROWS = re.compile(rf"^\W*([A-Za-z][\w ./()-]{{0,40}}?)[*`]{{0,3}} ?[:=]\W{{0,3
 LEVELS = re.compile(
     rf"(?<![\w/.])([a-z]\w*[_/][\w/]*)`?"
     rf"(?: ?[:=~(]|(?= \d[\d.]*%?\))| (?:is|was|stays|stayed|sits|at|of|around|about)\b)"
-    rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?!\w|\.\d)"
+    rf"(?: (?:\w+ ){{0,2}}| ?)\W{{0,3}}?(~?[-+\u2212]?{_NUMBER}%?)(?: ?[-\u2013] ?({_NUMBER}%?))?(?! ?/|\w|\.\d)"
 )
+ARGUMENT = re.compile(r"\s*[\w.]+ ?= ?[^\s,]+ ?,?\s*(?:#.*)?")  # a setting in the code of a text
 PROSE = (".md", ".markdown", ".rst")  # elsewhere rows are printed so
-COURSED = re.compile(rf"{METRIC.pattern}|ratio|length", re.IGNORECASE)
+THROUGHOUT = 0  # the step of a level that all rows have
+COURSED = re.compile(rf"(?<!max_)(?:{METRIC.pattern}|(?<![a-z])ratio|(?<!max_completion_)length)", re.IGNORECASE)
 SCORED = re.compile(rf"{METRIC.pattern}|pass@|success|\bsolved?\b|win.rate", re.IGNORECASE)
 
 
@@ -184,7 +187,7 @@ def find(path: Path, notes: Sequence[str]) -> list[RawLog]:
     long_runs = [table for table in runs[chosen] if table.count >= LONG_TABLE * longest]
     left_out_tables = [table for same_header in runs.values() for table in same_header if table not in long_runs]
     left_out = sum(table.count for table in left_out_tables if not long_runs[-1].take_continuation(table))
-    notes = [*notes, *([f"rows of other tables, left out: {left_out}"] if left_out else [])]
+    notes = [*notes, *([f"{OTHERS}{left_out}; read is that of {', '.join(chosen)[:MOST_SHOWN]}"] if left_out else [])]
     names = [f"{path}#{i}" for i in range(1, len(long_runs) + 1)] if len(long_runs) > 1 else [str(path)]
     logs = [table.log(name, "printed", {}, notes) for name, table in zip(names, long_runs, strict=True)]
     return [_with_courses(log, courses) for log in logs] if len(logs) == 1 else logs
@@ -206,6 +209,8 @@ def _rows(path: Path, courses: dict[str, Column]) -> Iterator[tuple[list[str], b
         for names in filter(None, (header_above, header)):
             # One cell more is an index without a name, as pandas prints.
             row = cells[1:] if len(cells) == len(names) + 1 else cells
+            if type(cells) is _Barred and len(cells) == len(names) - 1:
+                row = [*cells, ""]  # the last cell is empty, and the bar behind it looks like that of an end
             if type(cells) is not type(names) or len(row) != len(names):
                 continue
             numbers = all(map(PLAIN.fullmatch, row))  # as most rows are
@@ -284,10 +289,12 @@ def _collect_courses(printed: Iterable[str], courses: dict[str, Column], prose: 
                 values = [spelled(text.lstrip("~")) for text in VALUES.findall(course)]
                 if COURSED.search(name) and None not in values:  # as of more digits than a metric has
                     courses.setdefault(name, Column(np.arange(1, len(values) + 1), np.array(values, np.float64)))
-        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if prose and ("_" in line or "/" in line) else ():
+        reads_levels = prose and ("_" in line or "/" in line) and not ARGUMENT.fullmatch(line[:MAX_TEXT])
+        for name, low, high in LEVELS.findall(line[:MAX_TEXT]) if reads_levels else ():
             ends = np.array([spelled(text.lstrip("~")) for text in (low, high or low)], np.float64)
             if COURSED.search(name) and np.isfinite(ends).all():
-                courses.setdefault(name, Column(np.array([1]), ends.mean(keepdims=True)))
+                step = THROUGHOUT if "throughout" in line else 1
+                courses.setdefault(name, Column(np.array([step]), ends.mean(keepdims=True)))
         yield line
 
 
@@ -299,8 +306,19 @@ def _with_courses(log: RawLog, courses: dict[str, Column]) -> RawLog:
     added = {name: x for name, x in long_courses.items() if table_words.isdisjoint(words[name])}
     if any(REWARD.search(english(name)) for name in log.columns):  # a run's, and what is said of it is, too
         added |= {name: x for name, x in courses.items() if len(x.steps) == 1 and name not in log.columns}
-    notes = (*log.notes, f"{STEPLESS}{', '.join(added)}") if added else log.notes
+    longest = max((x.steps for x in log.columns.values()), key=len, default=np.array([1]))
+    added = {name: _at_rows(x, longest) for name, x in added.items()}
+    numbered = () if log.columns else (NUMBERED,)
+    notes = (*log.notes, *numbered, f"{STEPLESS}{', '.join(added)}") if added else log.notes
     return replace(log, columns=dict(sorted({**log.columns, **added}.items())), notes=notes)
+
+
+def _at_rows(x: Column, steps: np.ndarray) -> Column:
+    """Return a course as it is, and a level at the last of some steps, or at all of them where a sentence says so."""
+    if len(x.steps) > 1:
+        return x
+    places = steps if x.steps[0] == THROUGHOUT else steps[-1:]
+    return Column(places, np.full(len(places), x.values[0]))
 
 
 def _split_pairs(name: str, cell: str) -> Iterator[tuple[str, str]]:
@@ -376,9 +394,11 @@ def between_bars(line: str) -> list[str]:
 
 def _cells(line: str) -> list[str]:
     """Return the cells of a line: between bars, else tabs, else two spaces or more, else single ones."""
-    if len(ASSIGNMENT.findall(line)) > 1:
+    barred = between_bars(line)
+    # What stands behind two numbers is a remark on them.
+    if len(ASSIGNMENT.findall(line)) > 1 and not (len(barred) > 2 and all(map(PLAIN.fullmatch, barred[:2]))):
         return [line]
-    if barred := between_bars(line):
+    if barred:
         return _Barred(barred)
     text = line.strip().replace(" / ", "/") if "/" in line else line.strip()
     if "\t" in text:

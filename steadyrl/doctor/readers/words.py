@@ -27,7 +27,7 @@ FEW = 5  # records of which every name is kept
 LONG = 0.5  # of the values of the longest metric, from which a metric is the loop's
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf|NaN|Infinity)"
 _VALUE = rf"(?:(?:\w+\.)*(?:float|int|tensor)\w*\({_NUMBER}\)|{_NUMBER}(?: ?%)?)"
-_UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]])"
+_UNIT = r"\)?(?: ?(?:%|[a-zA-Z]{1,3}(?:/[a-z]{1,3})?))?(?=$|[\s,;|)\]\u00b1])"
 MAX_NAME = 62  # characters
 _NAME = r"[A-Za-z_'\"|][\w ./@()'\"-]{0,60}\|?"
 # Signs with a value are rare beside what may begin a name, so that the name is looked for backwards from its sign.
@@ -224,4 +224,4 @@ def _is_metric(name: str) -> bool:
 
 
 def _clean(name: str) -> str:
-    return name.rpartition(" - ")[2].strip(" '\"|-").strip()  # loggers put time and level before a name
+    return name.rpartition(" - ")[2].strip(" '\"|-(").strip()  # loggers put time and level before a name

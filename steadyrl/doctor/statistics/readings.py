@@ -47,8 +47,15 @@ FEW_WITHIN = 0.1  # of the rows may lie below that
 
 
 def number(x: float) -> str:
-    """Return a number for a sentence: three digits, and no power of ten for thousands."""
-    return f"{float(f'{x:.3g}'):.0f}" if 1000 <= abs(x) < 1e5 else f"{x:.3g}"
+    """Return a number for a sentence: three digits, and no power of ten below a million."""
+    text = f"{x:.3g}"
+    return f"{float(text):.0f}" if 1e3 <= abs(x) < 1e6 else text
+
+
+def both_ends(start: float, end: float) -> str:
+    """Return what a level was at both ends of a log, said once where it is the same."""
+    first, last = number(start), number(end)
+    return f"{first} at the start{f', {last} at' if first != last else ' and'} the end (means)"
 
 
 def levels(name: str, series: Series, unit: str = "") -> str:

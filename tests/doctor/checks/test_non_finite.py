@@ -1,5 +1,7 @@
 import numpy as np
 
+from steadyrl.doctor.checks.gradient import grad_norm
+from steadyrl.doctor.checks.kl import kl_zero
 from steadyrl.doctor.checks.non_finite import non_finite
 from tests.doctor.checks.series_for_values import finding, healthy, noise, said
 
@@ -85,3 +87,17 @@ def test_an_undefined_explained_variance_is_no_fault():
 
 def test_finite_numbers_are_silent():
     assert said(non_finite(healthy(n=N))) == []
+
+
+def test_names_are_those_of_the_log_and_of_a_loss_that_is_not_logged_nothing_is_said():
+    unlogged = ("loss", "loss_policy")
+    found = finding(non_finite(healthy(n=N, without=unlogged, grad_norm=broken_from(70))))
+    assert found.cause == "gradient" and found.message.startswith("log/grad_norm is not finite")
+    assert "loss was finite" not in found.message and "no loss is read" in found.message
+    assert "loss was finite" in finding(non_finite(healthy(n=N, grad_norm=broken_from(70)))).message
+
+
+def test_what_is_logged_and_never_finite_is_not_called_unlogged():
+    run = healthy(n=N, grad_norm=np.full(N, np.nan), kl_ref=np.full(N, np.nan))
+    assert [result.message for result in grad_norm(run)] == ["no gradient norm of the log is finite"]
+    assert [result.message for result in kl_zero(run)] == ["the log has no finite KL to the reference"]

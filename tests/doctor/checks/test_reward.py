@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steadyrl.doctor.checks.reward import reward_constant, reward_falling, reward_flat
-from steadyrl.doctor.series import Series
+from steadyrl.doctor.series import Series, Traits
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import learns
 from tests.doctor.checks.series_for_values import (
@@ -140,7 +140,7 @@ def test_a_level_reward_is_named_though_its_rise_could_be_more_than_the_spread_o
 
 
 def test_nothing_is_to_be_logged_that_is_logged():
-    run = make_run({"reward": flat()}, trainer="unknown")
+    run = replace(make_run({"reward": flat()}, trainer="unknown"), traits=Traits(grouped=True))
     remedies = []
     for name in ("kl_ref", "no_signal"):
         remedies.append(finding(reward_flat(run)).remedy)
@@ -149,6 +149,8 @@ def test_nothing_is_to_be_logged_that_is_logged():
     remedies.append(finding(reward_flat(run)).remedy)
     assert ["the KL to the reference" in remedy for remedy in remedies] == [True, False, False]
     assert ["equal rewards" in remedy for remedy in remedies] == [True, True, False]
+    with_critic = replace(run, series={"reward": run.series["reward"]}, traits=Traits(critic=True))
+    assert "equal rewards" not in finding(reward_flat(with_critic)).remedy  # where they teach all the same
 
 
 def test_a_reward_that_rests_near_its_top_is_in_order():

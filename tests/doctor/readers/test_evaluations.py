@@ -178,7 +178,7 @@ def test_a_verdict_on_scores_alone_shows_them(tmp_path: Path) -> None:
     path.write_text("untrained exact match: 0.125\ntrained exact match: 0.5\n")
     diagnosis = examined(path)
     assert diagnosis.verdict == "healthy"
-    assert diagnosis.rise == "beside scores before and after training: exact match 0.125 -> 0.5"
+    assert diagnosis.rise == "beside scores before and after training (exact match 0.125 -> 0.5)"
 
 
 def test_rows_of_a_training_below_its_title_are_no_counterpart_of_a_baseline(tmp_path: Path) -> None:
@@ -301,3 +301,43 @@ def test_a_course_of_no_harm_and_a_warning_are_none(tmp_path: Path, sentence: st
     path = tmp_path / "issue.md"
     path.write_text(f"# Notes\n\nThe mean length went from 300 to 310.\n\n{sentence}\n")
     assert not any(finding.harms for finding in examined(path).findings)
+
+
+def test_a_message_names_the_stages_of_its_scores_and_says_each_score_once(tmp_path: Path) -> None:
+    path = tmp_path / "stages.md"
+    path.write_text(
+        "| Model | solved | exact match |\n|---|---|---|\n| Base | 0.42 | 0.35 |\n| RLOO, step 80 | 0.31 | 0.22 |\n"
+    )
+    [finding] = examined(path).findings
+    assert finding.message.count('("Base" to "RLOO, step 80")') == 1
+    assert finding.evidence == (
+        "of 2 scores none rose, and 2 fell by more than 3%, which noise may explain: no number of answers stands "
+        "beside them",
+    )
+    path.write_text("| Model | format | solved |\n|---|---|---|\n| Base | 0.2 | 0.42 |\n| + RLOO | 0.9 | 0.41 |\n")
+    [finding] = examined(path).findings
+    assert finding.message.count("format") == finding.message.count("solved") == 1
+
+
+def test_the_number_of_answers_may_stand_above_the_names_of_the_scores(tmp_path: Path) -> None:
+    path = tmp_path / "counted.md"
+    path.write_text("| Score (N = 60) | base | PPO |\n|---|---|---|\n| solved | 0.25 | 0.20 |\n")
+    assert [score.answers for score in find(path)] == [60]
+    [finding] = examined(path).findings  # three of sixty are noise
+    assert (finding.cause, finding.evidence) == ("no_gain", ("of 1 score none rose, and none fell beyond its noise",))
+
+
+def test_a_share_of_nothing_is_no_aim_and_marks_are_no_part_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "marks.md"
+    rows = "| `<plan>` reward | 0.3 | 0.3 |\n| share with score == 0 | 0.5 | 0.9 |\n"
+    path.write_text(f"| metric | base | after GRPO |\n|---|---|---|\n{rows}")
+    assert examined(path).findings[0].message == (
+        'training did not raise the scores: <plan> reward 0.3 -> 0.3 ("base" to "after GRPO")'
+    )
+
+
+def test_scores_beside_a_count_of_right_answers_are_of_as_many(tmp_path: Path) -> None:
+    path = tmp_path / "passed.md"
+    path.write_text("| Stage | Passed | pass@1 |\n|---|---|---|\n| SFT | 12/31 | 0.387 |\n| + PPO | 14/31 | 0.452 |\n")
+    assert [score.answers for score in find(path)] == [31, 31]
+    assert examined(path).verdict == "too little to judge"

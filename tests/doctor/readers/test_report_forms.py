@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from steadyrl.core.errors import RunError
 from steadyrl.doctor.examine import diagnose
 from steadyrl.doctor.names.identify import identify
 from steadyrl.doctor.readers.search import search
@@ -112,7 +113,7 @@ def test_values_with_arrows_between_them_are_rows_of_one_quantity(tmp_path, line
     log = read(tmp_path / "report.md", f"# What happened\n\n```\n{line}\n```\nand so on\n")
     assert values(log, name) == pytest.approx(course)
     assert log.columns[name].steps.tolist() == list(range(1, len(course) + 1))
-    assert log.notes == (f"{STEPLESS}{name}",)
+    assert log.notes[-1] == f"{STEPLESS}{name}"
 
 
 def test_courses_add_what_the_table_beside_them_lacks(tmp_path):
@@ -210,7 +211,7 @@ def test_a_table_goes_on_in_another_one_at_later_steps(tmp_path):
     log = read(tmp_path / "phases.md", text)
     assert log.columns["Entropy"].steps.tolist() == [0, 20, 40, 60]
     assert values(log, "Entropy") == [2.5, 2.25, 1.5, 0.5] and values(log, "Reward") == [0.125, 0.25]
-    assert "rows of other tables, left out: 2" in log.notes
+    assert any(note.startswith("rows of other tables, left out: 2; read is that of") for note in log.notes)
 
 
 def test_a_line_of_verl_that_a_terminal_wrapped_is_one_row(tmp_path):
@@ -289,9 +290,8 @@ def test_a_table_of_the_start_and_the_end_has_two_rows(tmp_path, names):
     log = read(tmp_path / "windows.md", table(*rows, ("entropy", 1.5, 0.5, "-67 %")))
     assert values(log, "reward") == [0.75, 0.25] and values(log, "KL") == [0.125, 2.5]
     two_runs = table(("metric", "run A", "run B"), ("reward", 0.75, 0.25), ("KL", 0.125, 2.5), ("entropy", 1.5, 0.5))
-    (tmp_path / "runs.md").write_text(two_runs)
-    logs = search(tmp_path / "runs.md", lambda log: True).logs
-    assert all(len(column.steps) < 2 for log in logs for column in log.columns.values())
+    with pytest.raises(RunError, match="no log"):  # of two runs a column is no course
+        read(tmp_path / "runs.md", two_runs)
 
 
 def test_a_notebook_with_a_sweep_holds_a_run_for_each_training(tmp_path):
@@ -339,3 +339,55 @@ def test_a_level_in_words_stands_beside_a_table_that_does_not_hold_it(tmp_path):
         tmp_path / "note.md", f"{rows}\nEvery group scores alike (frac_reward_zero_std 0.97), so nothing moves.\n"
     )
     assert values(log, "frac_reward_zero_std") == [0.97] and len(values(log, "mean reward")) == 3
+
+
+def test_the_cells_of_a_table_are_no_names_and_values_and_its_rows_no_steps(tmp_path):
+    arms = table(("arm", "reward", "loss", "note"), ("A", 0.4, 0.2, "x"), ("B", 0.7, 0.1, "y"))
+    course = [(10 * i, 0.25 + i / 20, 0.5) for i in range(1, 9)]
+    text = f"Final loss: 0.25, reward_std=0 would be bad\n\n{arms}\n{table(('step', 'reward', 'entropy'), *course)}"
+    log = read(tmp_path / "report.md", text)
+    assert log.columns["reward"].steps.tolist() == [step for step, *_ in course]
+    assert not {"A", "B"} & log.columns.keys()
+
+
+def test_the_rows_of_a_training_with_rewards_count_before_those_of_one_on_pairs(tmp_path):
+    pairs = table(("step", "loss", "reward margin"), *((5 * i, 0.7 / i, i / 2) for i in range(1, 9)))
+    rewards = table(("step", "mean reward"), *((4 * i, 0.5 + i / 50) for i in range(1, 6)))
+    log = read(tmp_path / "both.md", f"## Pairs\n\n{pairs}\n## RLOO\n\n{rewards}")
+    assert list(log.columns) == ["mean reward"] and len(values(log, "mean reward")) == 5
+    assert any("left out: 8; read is that of step, mean reward" in note for note in log.notes)
+
+
+def test_a_level_of_a_sentence_stands_at_the_end_of_the_table_beside_it_and_settings_are_none(tmp_path):
+    rows = table(("step", "reward", "entropy"), *((20 * i, 1.0 - i / 10, 0.5) for i in range(1, 8)))
+    log = read(tmp_path / "end.md", f"{rows}\nThen frac_reward_zero_std=1.0, with max_grad_norm=0.5.\n")
+    assert log.columns["frac_reward_zero_std"].steps.tolist() == [140]
+    all_along = read(tmp_path / "all.md", f"{rows}\nclipped_ratio = 0.75 throughout\n").columns["clipped_ratio"]
+    assert all_along.steps.tolist() == [20 * i for i in range(1, 8)] and set(all_along.values) == {0.75}
+    assert "max_grad_norm" not in log.columns
+
+
+def test_a_row_whose_last_cell_is_empty_or_a_remark_with_values_is_a_row(tmp_path):
+    remarks = ["", "", " best=0.5, loss=0.25, saved"] * 4
+    rows = "".join(f" {i} | {0.2 + i / 100:.2f} |{remark}\n" for i, remark in enumerate(remarks, 1))
+    log = read(tmp_path / "log.md", f" Step | Reward | Notes\n{rows}")
+    assert values(log, "Reward") == pytest.approx([0.2 + i / 100 for i in range(1, 13)])
+
+
+def test_scores_of_stages_in_two_columns_are_no_names_and_values(tmp_path):
+    stages = "| Method | Test accuracy |\n|---|---|\n| Zero-shot | 31% |\n| SFT + RLOO | 48% |\n\n"
+    log = read(tmp_path / "stages.md", f"{stages}KL: 0.5, reward: 0.25, loss: 0.125\n")
+    assert not {"Zero-shot", "SFT + RLOO"} & log.columns.keys()
+    settings = "| Metric | Value |\n|---|---|\n| mean reward | 0.75 |\n| kl | 0.125 |\n"
+    assert values(read(tmp_path / "values.md", settings), "mean reward") == [0.75]
+
+
+@pytest.mark.parametrize("line", ["    clip_ratio=0.2,   # as usual", "proxy/gold/KL = 1.5 / 0.75 / 2.5 of both"])
+def test_settings_in_code_and_several_values_at_once_are_no_levels(tmp_path, line):
+    rows = table(("step", "reward"), *((5 * i, 0.5 + i / 50) for i in range(1, 6)))
+    assert list(read(tmp_path / "text.md", f"{rows}\n{line}\n").columns) == ["reward"]
+
+
+def test_a_mean_with_its_spread_behind_a_sign_is_the_mean(tmp_path):
+    lines = [f"[Epoch 0.{i}]  loss=0.0{i}  reward=0.{i}5\u00b10.077  entropy=0.5" for i in range(1, 8)]
+    assert values(read(tmp_path / "run.md", "\n".join(lines)), "reward") == [0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75]
