@@ -71,7 +71,10 @@ def test_a_score_is_read_with_its_answers_however_its_stage_is_spelled(tmp_path,
 def test_of_proxies_that_rose_alone_the_other_scores_are_said_not_to_have_risen(tmp_path):
     text = "| metric | before GRPO | after GRPO |\n|---|---|---|\n| mean reward | 0.5 | 2.5 |\n| solved | 0.6 | 0.3 |\n"
     [found] = diagnose(written(tmp_path, text, "post.md"))[0].findings
-    assert found.message == "only proxies rose: mean reward 0.5 -> 2.5; no other did: solved 0.6 -> 0.3"
+    assert found.message == (
+        'only proxies rose: mean reward 0.5 -> 2.5 ("before GRPO" to "after GRPO"); the other scores did not: solved '
+        '0.6 -> 0.3 ("before GRPO" to "after GRPO")'
+    )
 
 
 # rewards that do not differ
@@ -156,7 +159,7 @@ def test_a_run_that_ended_early_is_said_to_be_a_part_of_what_was_planned(tmp_pat
     loading = "Tokenizing: 100%|####| 4000/4000 [00:01<00:00]\n100%|####| 4000/4000 [00:01<00:00]\n"
     rows = "".join(line for line in bars.splitlines(keepends=True) if "%|" not in line)
     [diagnosis] = diagnose(written(tmp_path, loading + rows))
-    assert diagnosis.run.facts.endswith("7 rows (1 to 7)")
+    assert diagnosis.run.facts.endswith("7 rows (numbered 1 to 7)")
 
 
 # what is read
