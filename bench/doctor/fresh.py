@@ -1,8 +1,9 @@
-"""The tables of bench/results/doctor_fresh.md, from labels and answers: python bench/doctor/fresh.py.
+"""The tables of doctor_fresh.md and doctor_preferences.md in bench/results: python bench/doctor/fresh.py.
 
-Everything else on the page is written by hand. A label's "first" is what the doctor said before a log of its set had
-taught a rule, "after" what it says since; "form" stands where the file's ending does not tell it. "second" is what a
-second reader said of the file alone, who knew neither the label nor the doctor's answer.
+They come from labels and answers; everything else on the pages is written by hand. A label's "first" is what the
+doctor said before a log of its set had taught a rule, "after" what it says since; "form" stands where the file's ending
+does not tell it. "second" is what a second reader said of the file alone, who knew neither the label nor the doctor's
+answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 LABELS = Path(__file__).parent / "fresh.jsonl"
 PAGE = Path(__file__).parent.parent / "results" / "doctor_fresh.md"
+PREFERENCES = LABELS.with_name("preferences.jsonl"), PAGE.with_name("doctor_preferences.md")  # of DPO and its kin
 NEWEST_FROM = 8  # the sets that count as the newest
 PASTED = re.compile(r"#\d+|not known")  # the source of what stands in a thread, or was found by its text
 Label = Mapping[str, Any]
@@ -38,12 +40,16 @@ FORMS = {"trainer": "as trainers write them", "notebook": "notebooks", "write-up
 
 
 def main() -> None:
-    """Replace the tables on the page."""
-    labels = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
-    page = PAGE.read_text(encoding="utf-8")
-    for table in (by_set(labels), by_form(labels), by_reader(labels), each(labels)):
-        page = replaced(page, table)
-    PAGE.write_text(page, encoding="utf-8")
+    """Replace the tables on the pages."""
+    for (file, written), tables in {
+        (LABELS, PAGE): (by_set, by_form, by_reader, each),
+        PREFERENCES: (by_set, each),
+    }.items():
+        labels = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        page = written.read_text(encoding="utf-8")
+        for table in tables:
+            page = replaced(page, table(labels))
+        written.write_text(page, encoding="utf-8")
 
 
 def replaced(page: str, table: Sequence[str]) -> str:

@@ -68,3 +68,7 @@ def test_the_page_has_the_tables_of_its_labels(fresh):
     for table in (fresh.by_set(labels), fresh.by_form(labels), fresh.by_reader(labels), fresh.each(labels)):
         assert "\n".join(table) in page
         assert fresh.replaced(page, table) == page
+    file, written = fresh.PREFERENCES
+    preferences = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for table in (fresh.by_set(preferences), fresh.each(preferences)):
+        assert "\n".join(table) in written.read_text(encoding="utf-8")
