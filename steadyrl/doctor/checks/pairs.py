@@ -32,7 +32,7 @@ ALL, NO_LOSS, WIDE = 0.98, 0.05, 10.0  # accuracy, loss and margin of pairs that
 PASSES = 1.5  # over the pairs; in one no pair comes again
 ACCURACY = "accurac|(?<![a-z])acc(?![a-z])"  # in the name of a held-out measurement
 GAP = 0.2  # accuracy on pairs of training above that on held-out ones
-LOST_ACCURACY = 0.03  # of held-out pairs
+LOST_ACCURACY = 0.03  # of held-out pairs whose loss rises, too; else twice as much
 FEWEST_EVALUATIONS = 3
 SWINGS = 2  # rows of the second half
 DOUBLED, HALF_MORE = 2.0, 1.5  # times the negative log-likelihood that the preferred answers had
@@ -46,7 +46,8 @@ def margins(run: Run) -> Series | None:
     if (logged := run.get("pair_margin")) is not None or chosen is None or rejected is None:
         return logged
     steps, of_chosen, of_rejected = np.intersect1d(chosen.steps, rejected.steps, return_indices=True)
-    return replace(chosen, steps=steps, values=chosen.values[of_chosen] - rejected.values[of_rejected])
+    values = chosen.values[of_chosen] - rejected.values[of_rejected]
+    return replace(chosen, steps=steps, values=values) if len(steps) else None
 
 
 def accuracies(run: Run) -> Series | None:
@@ -182,17 +183,17 @@ def _starts_apart(run: Run, margin: Series | None) -> Found | None:
     chosen, rejected = run.get("chosen_reward"), run.get("rejected_reward")
     if chosen is None or rejected is None or margin is None:
         return None
-    passed = run.get("data_epoch")
-    begun = passed.first / passed.last if passed is not None and passed.last > 0 else chosen.steps[0] / chosen.steps[-1]
-    if begun > SOON:
+    passes = run.get("data_epoch")
+    ends = chosen.steps if passes is None else passes.values
+    if ends[0] > SOON * ends[-1]:
         return None
     middle = (chosen.first + rejected.first) / 2.0
     if min(abs(chosen.first), abs(rejected.first)) < APART or abs(middle) < RATIO * abs(margin.first):
         return None
     message = (
-        f"the first rewards of both answers are {number(chosen.first)} and {number(rejected.first)}, and 0 is right: "
+        f"the first rewards of both answers are {number(chosen.first)} and {number(rejected.first)}, not 0: policy "
     )
-    message += "policy and reference do not start alike"
+    message += "and reference do not start alike"
     return Found("reference_apart", "warning", int(chosen.steps[0]), message)
 
 
@@ -204,7 +205,7 @@ def _heldout_worse(run: Run, accuracy: Series | None) -> Found | None:
     compared = accuracy is not None and len(accuracy) >= FEWEST_EVALUATIONS
     lost = 0.0 if accuracy is None or not compared else accuracy.greatest - accuracy.last
     times = 1.0 if loss is None or not evaluated or loss.least <= 0 else loss.last / loss.least
-    if accuracy is not None and lost > LOST_ACCURACY:
+    if accuracy is not None and lost > LOST_ACCURACY * (1.0 if times > WORSE else 2.0):  # few pairs, and no other sign
         best_step, grave = int(accuracy.steps[accuracy.values.argmax()]), True
         course = f"their accuracy was best at step {best_step} ({number(accuracy.greatest)}) and ends at "
         course += number(accuracy.last)
