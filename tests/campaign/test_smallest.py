@@ -35,7 +35,7 @@ def test_what_is_no_error_of_ours_is_a_failure():
 
     assert refused_or_done(divides, 5.0).startswith("ZeroDivisionError at test_smallest.py")
     assert "not over after 0.1 s" in refused_or_done(never_ends, 0.1)
-    assert command(["train", "--no-such-option"], 5.0).startswith("steadyrl train: exit codes [2], 0 errors")
+    assert command(["runs", "--no-such-option"], 5.0).startswith("steadyrl runs: exit codes [2], 0 errors")
 
 
 @pytest.fixture

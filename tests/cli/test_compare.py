@@ -198,14 +198,16 @@ def test_the_answers_that_will_be_used_are_judged_and_the_others_stand_beside(st
         (("base", "runs/absent", "--task", "config.toml"), "there is nothing at 'runs/absent'; expected 'base', a run"),
         (("config.toml", "base", "--task", "config.toml"), "'config.toml' is a file; expected 'base', a run"),
         (("RUN@3", "base", "--task", "config.toml"), "has no checkpoint after step 3; it has 2, 4"),
-        (
-            ("base", "base", "--task", "config.toml", "--report", "config.toml"),
-            "'config.toml' is a file; expected a folder",
-        ),
     ],
 )
 def test_wrong_input_ends_in_one_line_and_exit_code_2(refused, run, arguments, message):
     assert message in refused(*(argument.replace("RUN", run) for argument in arguments))
+
+
+def test_a_file_in_place_of_the_folder_of_the_report_is_refused_before_any_answer(steadyrl):
+    code, out, err = steadyrl("compare", "base", "base", "--task", "config.toml", "--report", "config.toml")
+    assert (code, out) == (2, "") and "answering" not in err
+    assert "Invalid value for '--report'" in err and "'config.toml' is a file" in err
 
 
 @pytest.mark.parametrize("subjects", [("base", "RUN"), ("RUN", "base"), ("base", "RUN@2")])

@@ -79,11 +79,11 @@ def test_a_judge_that_knows_the_answers_agrees_with_the_tests(judge, tmp_path):
 
 
 def test_a_report_that_cannot_be_written_loses_no_results(judge, tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "judge.json").mkdir(parents=True)
     with judge_server(servers.scalar(likes_plus)) as server:
-        code, out, err = judge(server, "scalar", "--repeats", "1", "--report", "file")
+        code, out, err = judge(server, "scalar", "--repeats", "1", "--report", "folder")
     assert (code, "agrees with tests on pairs" in out) == (2, True)
-    assert err.splitlines()[-1].startswith("error: cannot write 'file/judge.json'")
+    assert err.splitlines()[-1].startswith("error: cannot write 'folder/judge.json'")
 
 
 def test_a_judge_that_can_be_talked_round_is_found_out(judge):

@@ -262,7 +262,7 @@ def test_a_folder_without_logs_is_one_clear_error(tmp_path):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RunError, match="there is no file or folder"):
+    with pytest.raises(RunError, match="is no file and no folder"):
         read(tmp_path / "pipe")
 
 
