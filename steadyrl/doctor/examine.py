@@ -45,6 +45,7 @@ TOPICS: Mapping[str, tuple[Check[Run], ...]] = {
 }
 Verdict = Literal["healthy", "sick", "too little to judge"]
 ENOUGH = 30  # steps
+OF_PAIRS = ("pair_order", "chosen_unlikely")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class Diagnosis:
         """What labelled logs like this one were, where no check found harm and some could not tell; else None."""
         if self.harmful or not self.missing:
             return None
-        return judge(self.run, contradicted=bool(self._doubts))
+        about_pairs = (result.message for result in (*self.unknown, *self.findings) if result.check in OF_PAIRS)
+        return judge(self.run, contradicted=bool(self._doubts), pairs=next(about_pairs, ""))
 
     @property
     def rise(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from steadyrl.core.words import counted
 from steadyrl.doctor.check import Found, Passed, Result, Unknown, check
 from steadyrl.doctor.readers.source import PAIRS_KEY
 from steadyrl.doctor.series import Run, Series
@@ -91,7 +92,7 @@ def pair_order(run: Run) -> Result:
     if unordered or (by_chance and steps >= WHOLE_RUN):
         passes = run.get("data_epoch")
         if steps < ENOUGH and (steps < AT_LEAST or passes is None or passes.last < NEARLY_ONE):
-            return Unknown(f"in {steps} steps no order of the pairs shows, and it takes {ENOUGH}")
+            return Unknown(f"in {counted(steps, 'step')} no order of the pairs shows, and it takes {ENOUGH}")
         rate = run.get("learning_rate")
         highest = setting(run, "learning_rate") if rate is None else rate.greatest
         cause = "learning_rate_too_low" if highest is None or highest < USUAL_RATE else "not_trained"

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steadyrl.doctor.judgement.quantities import LEAST_KL, quantities
+from steadyrl.doctor.readers.source import PAIRS_KEY
 from steadyrl.doctor.series import FROM_SOURCE, Run
 from steadyrl.doctor.statistics.levels import measure
 from steadyrl.doctor.statistics.readings import goals
@@ -145,12 +146,13 @@ def _weights() -> Mapping[str, Any]:
     return tomllib.loads((FOLDER / "weights.toml").read_text(encoding="utf-8"))
 
 
-def judge(run: Run, contradicted: bool = False) -> Judgement:
+def judge(run: Run, contradicted: bool = False, pairs: str = "") -> Judgement:
     """Return the judgement of a run.
 
     Args:
         run: Whose log is compared with the labelled ones.
         contradicted: Whether something that the log shows forbids to call the run healthy.
+        pairs: What leaves open whether the order of given pairs is learned; "" of other training.
     """
     if run.traits.trains_on == "given" or ("loss" in run.series and run.series.keys() <= OF_ALL):
         shown = run.algorithm or ("pairs of answers" if run.traits.trains_on == "given" else "no reward is logged")
@@ -158,7 +160,9 @@ def judge(run: Run, contradicted: bool = False) -> Judgement:
             f"this looks like supervised training ({shown}), where no answers are sampled that have a reward, a "
         )
         supervised += "length or a KL"
-        if FROM_SOURCE in run.notes:
+        if pairs:
+            supervised = f"this is training on given pairs, and {pairs}"
+        elif FROM_SOURCE in run.notes and not run.config.get(PAIRS_KEY):
             supervised = "these rows hold no reward, though the source configures reinforcement learning: a notebook's "
             supervised += "table shows a part of trainer.state.log_history"
         return Judgement("", 0.0, 0.0, "", "", "", "", (), (), supervised)

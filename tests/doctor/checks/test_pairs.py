@@ -155,6 +155,13 @@ def test_without_log_probs_their_reward_tells_it(end, severity):
     assert causes(found) == ([("chosen_unlikely", "likelihood_displacement", severity)] if severity else [])
 
 
+def test_what_is_open_of_pairs_is_the_sentence_of_the_verdict():
+    chance = {"accuracy": noisy(0.5 + 0 * TIME), "margin": noisy(0.2 * TIME)}
+    assert "given pairs, and the order of the pairs is hardly learned" in diagnosis_of(**chance).judgement.sentence
+    fallen = diagnosis_of(logp=None, chosen=noisy(-7 * np.minimum(1, 2 * TIME)), margin=noisy(0.9 * TIME))
+    assert "given pairs, and training makes the preferred answers less likely" in fallen.judgement.sentence
+
+
 def test_nothing_is_trained_where_the_gradient_is_zero():
     assert causes(diagnosis_of(grad_norm=np.zeros(ROWS))) == [("pair_order", "not_trained", "critical")]
 
