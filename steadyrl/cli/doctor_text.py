@@ -19,7 +19,7 @@ from steadyrl.doctor.deciding import deciding_series
 from steadyrl.doctor.examine import BY_NAME, CHECKS, Diagnosis
 from steadyrl.doctor.readers.tables import OTHERS
 from steadyrl.doctor.series import NUMBERED, Run
-from steadyrl.doctor.statistics.readings import ends, goals
+from steadyrl.doctor.statistics.readings import ends, goals, number
 from steadyrl.show.page.records import TONES
 from steadyrl.show.page.terminal import STYLES
 
@@ -65,7 +65,9 @@ def _show_course(console: Console, run: Run) -> None:
     scores = {series.values.tobytes(): series for series in goals(run, "heldout/").values() if np.ptp(series.values)}
     courses = [*scores.values()][:MOST_HELD_OUT]
     courses += [series for name in COURSE if (series := run.get(name)) is not None]
-    if text := ", ".join(f"{s.source or s.quantity} {' -> '.join(ends(s))}" for s in courses if len(s) > 1):
+    if text := ", ".join(
+        f"{s.source or s.quantity} {' -> '.join(map(number, ends(s)))}" for s in courses if len(s) > 1
+    ):
         _line(console, f"course, first rows to last: {text}", 2)
 
 

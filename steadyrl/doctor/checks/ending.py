@@ -11,7 +11,17 @@ from steadyrl.doctor.check import Found, Result, Unknown, check
 from steadyrl.doctor.checks.reward import shows_no_gain
 from steadyrl.doctor.series import Run, Series
 from steadyrl.doctor.statistics.jumps import WINDOW, jumps
-from steadyrl.doctor.statistics.readings import direction, ends, fell, heldout_rises, learns, number, rises, setting
+from steadyrl.doctor.statistics.readings import (
+    both_ends,
+    direction,
+    ends,
+    fell,
+    heldout_rises,
+    learns,
+    number,
+    rises,
+    setting,
+)
 from steadyrl.doctor.statistics.signals import first_lasting, head, tail
 from steadyrl.doctor.statistics.units import together
 
@@ -113,7 +123,7 @@ def truncated(run: Run) -> Result:
     harmless |= cause == "limit_too_low" and learns(run) is True and heldout_rises(run) is True
     ended, roughly = run.get("ended_tokens"), "about " if basis and level < 1.0 else ""
     no_end_token = ended is not None and share.source == ended.source
-    course = "share cut off: {} at the start, {} at the end".format(*ends(share))
+    course = f"share cut off: {both_ends(*ends(share))}"
     if len(share) == 1:
         course = f"share cut off: {number(level)} in the only row"
     longest = run.get("length_max")

@@ -65,17 +65,17 @@ def levels(name: str, series: Series, unit: str = "") -> str:
     """
     if len(series) == 1:
         return f"{name} was {number(tail(series))}{' ' + unit if unit else ''} at step {series.steps[0]}, the only row"
-    start, end = ends(series)
+    start, end = map(number, ends(series))
     return (
         f"{name} went from {start} (first steps, from {series.steps[0]}) to {end}"
         f"{' ' + unit if unit else ''} (last steps, to {series.steps[-1]})"
     )
 
 
-def ends(series: Series) -> tuple[str, str]:
+def ends(series: Series) -> tuple[float, float]:
     """Return the means of the first and of the last rows; of a few rows the first ones are not the last ones, too."""
     rows = end_rows(series, 0.1, min(FEW, len(series) // 2))
-    return number(float(series.values[:rows].mean())), number(float(series.values[-rows:].mean()))
+    return float(series.values[:rows].mean()), float(series.values[-rows:].mean())
 
 
 def within(series: Series, start: int, stop: int) -> Series:
